@@ -21,6 +21,7 @@ X86_64 = {
     "kill": (62, 200, 234, 129, 297), "newest": 462,
     # prlimit64, sched_set*, migrate_pages, move_pages; then setpriority and ioprio_set; fcntl; ioctl
     "of_process": (302, 142, 144, 203, 314, 256, 279), "priority": (141, 251), "fcntl": 72, "ioctl": 16,
+    "prctl": 157, "fallocate": 285,
     "denied": (
         # other processes: ptrace, process_vm_*, kcmp, pidfd_*, process_madvise, process_mrelease
         101, 310, 311, 312, 434, 424, 438, 440, 448,
@@ -37,6 +38,7 @@ AARCH64 = {
     "architecture": 0xC00000B7, "pivot_root": 41, "socket": 198, "socketpair": 199, "clone": 220, "clone3": 435, "mmap": 222,
     "kill": (129, 130, 131, 138, 240), "newest": 462,
     "of_process": (261, 118, 119, 122, 274, 238, 239), "priority": (140, 30), "fcntl": 25, "ioctl": 29,
+    "prctl": 167, "fallocate": 47,
     "denied": (
         117, 270, 271, 272, 434, 424, 438, 440, 448,
         40, 39, 41, 51, 97, 268, 428, 429, 430, 431, 432, 433, 442, 457, 458,
@@ -49,6 +51,9 @@ AARCH64 = {
 LOAD, EQUAL, ABOVE, ANY_BIT, MASK, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 NAMESPACE_FLAGS = 0x7E020000
+UNIX, STREAM, SEQUENCED = 1, 1, 5
+OF_ONE_PROCESS = (0, 1)  # PRIO_PROCESS, IOPRIO_WHO_PROCESS
+PR_SET_DUMPABLE = 4
 SHARED_ANONYMOUS = 0x21
 SET_OWNER = (8, 15)  # F_SETOWN, F_SETOWN_EX
 SET_OWNER_OR_INPUT = (0x8901, 0x8902, 0x5412, 0x541C)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX
@@ -70,7 +75,8 @@ def filter_program(guarded):
     """Instructions (code, jump if true, jump if false, value) over struct seccomp_data: nr 0, arch 4, arguments from 16.
 
     `guarded`: at level `process`, the processes that the program must not signal. At that level it also cannot signal
-    process groups, and can set limits and priorities only for itself.
+    process groups, can set limits and priorities only for itself, cannot reach the machine's Unix sockets, and cannot hide
+    what it writes: it stays readable for the launcher, and the kernel counts writing, but not fallocate.
     """
     calls = tables()
     argument = lambda index: (LOAD, 0, 0, 16 + 8 * index)  # The low half is all that the kernel reads of these arguments.
@@ -86,8 +92,11 @@ def filter_program(guarded):
     def when(number, tests):
         program.extend([(EQUAL, 0, len(tests), number), *tests])
 
-    for name in ("socket", "socketpair"):
-        when(calls[name], [argument(0), (EQUAL, 1, 0, 1), give(refuse(errno.EAFNOSUPPORT)), give(ALLOW)])
+    unix = [argument(0), (EQUAL, 1, 0, UNIX), give(refuse(errno.EAFNOSUPPORT))]
+    # A datagram socket of a pair can send to others.
+    connected = [argument(1), (MASK, 0, 0, 15), (EQUAL, 2, 0, STREAM), (EQUAL, 1, 0, SEQUENCED), give(refuse(errno.EPERM))]
+    when(calls["socket"], [give(refuse(errno.EAFNOSUPPORT))] if guarded else [*unix, give(ALLOW)])
+    when(calls["socketpair"], [*unix, *(connected if guarded else []), give(ALLOW)])
     when(calls["clone"], [argument(0), (ANY_BIT, 0, 1, NAMESPACE_FLAGS), give(refuse(errno.EPERM)), give(ALLOW)])
     shared = [(MASK, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS)]
     when(calls["mmap"], [argument(3), *shared, give(refuse(errno.EPERM)), give(ALLOW)])
@@ -101,8 +110,10 @@ def filter_program(guarded):
         own = [(EQUAL, 1, 0, 0), give(refuse(errno.EPERM)), give(ALLOW)]
         for number in calls["of_process"]:
             when(number, [argument(0), *own])
-        for number in calls["priority"]:
-            when(number, [argument(1), *own])
+        for number, kind in zip(calls["priority"], OF_ONE_PROCESS):
+            when(number, [argument(0), (EQUAL, 1, 0, kind), give(refuse(errno.EPERM)), argument(1), *own])
+        when(calls["prctl"], [argument(0), (EQUAL, 0, 1, PR_SET_DUMPABLE), give(refuse(errno.EPERM)), give(ALLOW)])
+        when(calls["fallocate"], [give(refuse(errno.EOPNOTSUPP))])
         for name, commands in (("fcntl", SET_OWNER), ("ioctl", SET_OWNER_OR_INPUT)):
             found = [test for each in commands for test in ((EQUAL, 0, 1, each), give(refuse(errno.EPERM)))]
             when(calls[name], [argument(1), *found, give(ALLOW)])

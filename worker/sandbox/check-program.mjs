@@ -1,21 +1,20 @@
 /**
  * Runs test.mjs, in which every unknown name belongs to a program that runs in another sandbox. The program's code does not
- * run here: its functions and objects are stand-ins that exchange plain data with it. Exits with 0 if test.mjs runs to its end.
+ * run here: its functions and objects are stand-ins that exchange plain data with it. Exits with one of three codes after
+ * test.mjs, its timers and promises, and the tests of node:test have ended, and writes the reason on stderr.
  */
 import assert from "node:assert";
+import { createHook } from "node:async_hooks";
 import { readFileSync, readSync, writeSync } from "node:fs";
-import { decode, encode } from "./plain-data.mjs";
+import { createRequire } from "node:module";
+import { after, afterEach, before, beforeEach, describe, it, test } from "node:test";
+import { openSession } from "./stand-ins.mjs";
+import { results } from "./test-results.mjs";
+
+// Other codes than Node's own, because a test can also end by itself. `checkEnds` in languages.ts repeats them.
+const [passed, failed, broken] = [40, 41, 42];
 
 const channel = 4;
-const stands = new WeakMap();
-const builtInErrors = { Error, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
-
-function fail(error) {
-  const at = /test\.mjs:(\d+)/.exec(`${error?.stack}`);
-  writeSync(2, `\n${at ? `line ${at[1]} of the test: ` : ""}${error?.name}: ${`${error?.message}`.split("\n")[0]}\n`);
-  process.exit(1);
-}
-
 let received = Buffer.alloc(0);
 
 function readLine() {
@@ -23,7 +22,7 @@ function readLine() {
   const pieces = [received];
   while (!pieces.at(-1).includes(10)) {
     const count = readSync(channel, chunk);
-    if (count === 0) fail(new Error("the program ended"));
+    if (count === 0) return undefined;
     pieces.push(Buffer.from(chunk.subarray(0, count)));
   }
   const all = Buffer.concat(pieces);
@@ -32,81 +31,110 @@ function readLine() {
   return all.toString("utf8", 0, end);
 }
 
-function pack(value, mayBePlain) {
-  const number = stands.get(value);
-  if (number !== undefined) return { object: [number, ""] };
-  if (!mayBePlain) throw new TypeError("a test can pass only plain data and the program's own objects");
-  return undefined;
-}
-
-function ask(operation, ...args) {
-  const line = Buffer.from(`${JSON.stringify(encode([operation, args], pack))}\n`);
-  let answer;
+function exchange(text) {
+  const line = Buffer.from(`${text}\n`);
   try {
     for (let at = 0; at < line.length; ) at += writeSync(channel, line, at);
-    answer = readLine();
+    return readLine();
   } catch {
-    fail(new Error("the program ended"));
-  }
-  let [kind, content, more] = [];
-  try {
-    [kind, content, more] = JSON.parse(answer);
-    if (kind === "value") [content, more] = [decode(content, standIn), more.map((each) => decode(each, standIn))];
-  } catch {
-    fail(new Error("the program's answer is not plain data"));
-  }
-  if (kind !== "value") {
-    const Kind = Object.hasOwn(builtInErrors, content) ? builtInErrors[content] : Error;
-    throw new Kind(`${more}`);
-  }
-  for (const [index, changed] of more.entries()) update(args[index + 2], changed);
-  return content;
-}
-
-/** A function that modifies its arguments has modified copies; this repeats the changes in the test. */
-function update(old, changed) {
-  if (stands.has(old)) return;
-  if (Array.isArray(old) && Array.isArray(changed)) old.splice(0, old.length, ...changed);
-  else if (Object.getPrototypeOf(old ?? 0) === Object.prototype && changed !== null && typeof changed === "object") {
-    for (const key of Object.keys(old)) delete old[key];
-    for (const [key, value] of Object.entries(changed))
-      Object.defineProperty(old, key, { value, writable: true, enumerable: true, configurable: true });
+    return undefined;
   }
 }
 
-/** Represents a value of the program that is not plain data. Tests can use it but not compare it. */
-function standIn([number, kind]) {
-  const refuse = () => {
-    throw new TypeError(`${kind} of the program is not plain data, so it cannot be compared`);
-  };
-  const self = new Proxy(function standIn() {}, {
-    apply: (_target, receiver, args) => ask("call", self, receiver, ...args),
-    construct: (_target, args) => ask("construct", self, ...args),
-    get(_target, key) {
-      if (key === Symbol.iterator) return ask("iterator", self);
-      return typeof key === "symbol" ? (key === Symbol.toPrimitive ? refuse : undefined) : ask("get", self, key);
-    },
-    set: (_target, key, value) => ask("set", self, String(key), value),
-    has: (_target, key) => ask("has", self, String(key)) === true,
-    getPrototypeOf: refuse,
-    setPrototypeOf: refuse,
-    isExtensible: refuse,
-    preventExtensions: refuse,
-    ownKeys: refuse,
-    getOwnPropertyDescriptor: refuse,
-    defineProperty: refuse,
-    deleteProperty: refuse,
-  });
-  stands.set(self, number);
-  return self;
+const source = readFileSync("test.mjs", "utf8");
+const session = openSession(exchange, source);
+
+/** Where promises that are not settled were made. Their ids are those of async_hooks. */
+const pending = new Map();
+createHook({
+  init(id, type) {
+    if (type === "PROMISE") pending.set(id, new Error());
+  },
+  promiseResolve: (id) => pending.delete(id),
+}).enable();
+
+const lineOf = (frames) => /test\.mjs:(\d+)/.exec(frames)?.[1];
+
+/** Whether the first of these frames is a function of the test. The module itself has no name and no caller in the test. */
+function isFunction(frames) {
+  const [first = "", ...more] = frames;
+  return lineOf(first) !== undefined && (/ \(/.test(first) || more.some(lineOf));
 }
 
-// The program cannot replace a name of the language, with which the test checks.
-globalThis.assert = assert;
-for (const [name] of readFileSync("test.mjs", "utf8").matchAll(/[\p{ID_Start}$_][\p{ID_Continue}$]*/gu)) {
-  if (name in globalThis) continue;
-  Object.defineProperty(globalThis, name, { configurable: true, get: () => ask("name", name) });
+/** Without Node's own. */
+const framesOf = ({ stack }) =>
+  stack.split("\n").filter((line) => /^ +at /.test(line) && !/node:internal|check-program\.mjs/.test(line));
+
+/** The line of the test in which an asynchronous function waits for a promise that is never settled. */
+const lineWaiting = () => lineOf([...pending.values()].map(framesOf).find(isFunction)?.[0]);
+
+let [error, exitedAt, imported] = [];
+const exit = process.exit;
+process.exit = (code) => {
+  const frames = framesOf(new Error());
+  exitedAt ??= { line: lineOf(frames.join()), waits: !imported && !isFunction(frames) && lineWaiting() !== undefined };
+  exit(code);
+};
+
+/** Why the test is at fault for a process that ended without an error, if it is. */
+function faultOfTest() {
+  if (results.hung.length > 0) return `the test "${results.hung[0]}" never ends`;
+  if (exitedAt !== undefined) {
+    const rest = source.split("\n").slice(Number(exitedAt.line));
+    const timers = process.getActiveResourcesInfo().some((name) => /Timeout|Immediate/.test(name));
+    const checksFollow = rest.some((text) => /\bassert\b|\bthrow\b/.test(text));
+    if (results.used || exitedAt.waits || timers || checksFollow) {
+      return `line ${exitedAt.line} of the test calls process.exit(0) before all checks have run`;
+    }
+    return undefined;
+  }
+  if (!imported) return "the test waits for a promise that is never settled";
+  const line = lineWaiting();
+  return line && `line ${line} of the test waits for a promise that is never settled`;
 }
+
+function judge(code) {
+  if (session.broken !== undefined) return [broken, session.broken];
+  const why = error ?? results.failures[0] ?? session.wrong;
+  const nothing = results.used && results.ran === 0 ? "no test of node:test ran" : undefined;
+  if (!session.used) return [broken, why ?? faultOfTest() ?? nothing ?? "the test never uses the program"];
+  if (why !== undefined) return [failed, why];
+  const fault = code === 0 || code === 13 || results.hung.length > 0 ? faultOfTest() : undefined;
+  if (fault !== undefined) return [broken, fault];
+  if (code !== 0) return [failed, `the test ended with exit code ${code}`];
+  return nothing === undefined ? [passed, ""] : [failed, nothing];
+}
+
+function fail(thrown) {
+  const line = lineOf(`${thrown?.stack}`);
+  const place = line ? `line ${line} of the test: ` : "";
+  error ??= `${place}${thrown?.name}: ${`${thrown?.message}`.split("\n")[0]}`;
+  exit(1);
+}
+
+process.on("exit", (code) => {
+  const [verdict, why] = judge(code);
+  writeSync(2, `\n${why}\n`);
+  process.exitCode = verdict;
+});
 process.on("uncaughtException", fail);
-await import("./test.mjs").catch(fail);
-process.exit(0);
+
+// The program cannot replace a name of the language or of a test runner, with which the test checks.
+const runner = { describe, suite: describe, it, test, before, after, beforeEach, afterEach };
+Object.assign(globalThis, runner, {
+  beforeAll: before,
+  afterAll: after,
+  assert,
+  require: createRequire(import.meta.url),
+});
+const libraries = new Set(["expect", "jest", "vi", "chai", "should", "sinon", "module", "exports", "_"]);
+for (const [name] of source.matchAll(/[\p{ID_Start}$_][\p{ID_Continue}$]*/gu)) {
+  if (name in globalThis) continue;
+  const get = () => {
+    if (!libraries.has(name)) return session.named(name);
+    session.broken ??= `the test uses ${name} without importing it`;
+    return exit(1);
+  };
+  Object.defineProperty(globalThis, name, { configurable: true, get });
+}
+await import("./test.mjs").then(() => (imported = true), fail);

@@ -1,164 +1,205 @@
 """Runs test.py, in which every unknown name belongs to a program that runs in another sandbox.
 
 The program's code does not run here. Its functions and objects are stand-ins: a call sends plain data to the other process
-and returns the plain data of its answer. Exits with 0 if test.py runs to its end, else with 1 and the reason on stderr.
+and returns the plain data of its answer. Exits with one of three codes, and the reason on stderr.
 """
 
 import ast
 import builtins
 import importlib
+import inspect
 import os
+import re
 import sys
+import threading
 import traceback
+import types
 
 CHANNEL = 4
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from plain_data import decode, encode, from_line, to_line  # noqa: E402
+import stand_ins  # noqa: E402
+from stand_ins import BrokenTest  # noqa: E402
 
 del sys.path[0]
-replies = open(CHANNEL, "rb", closefd=False)
 
+# Other codes than Python's own, because a test can also end by itself. `checkEnds` in languages.ts repeats them.
+PASSED, FAILED, BROKEN = 40, 41, 42
 
-class ProgramEnded(BaseException):
-    """A BaseException, so that a test does not catch it as an error of the program."""
-
-
-class ProgramError(Exception):
-    """The program raised an exception of its own class."""
-
-
-class NotPlainData(TypeError):
-    pass
-
-
-def pack(value):
-    if isinstance(value, StandIn):
-        return {"object": [object.__getattribute__(value, "_number"), ""]}
-    raise NotPlainData("a test can pass only plain data and the program's own objects, not %r" % type(value).__name__)
-
-
-def ask(operation, *arguments, **keywords):
-    line = to_line([encode(part, pack) for part in (operation, list(arguments), keywords)])
-    try:
-        while line:
-            line = line[os.write(CHANNEL, line) :]
-        reply = replies.readline()
-    except OSError:
-        reply = b""
-    if not reply.endswith(b"\n"):
-        raise ProgramEnded("the program ended")
-    try:
-        kind, content, more = from_line(reply)
-        if kind == "value":
-            result = decode(content, StandIn)
-            changed = [decode(each, StandIn) for each in more]
-        else:
-            names, text = [str(name) for name in content], str(more)
-    except Exception as error:
-        raise ProgramEnded("the program's answer is not plain data") from error
-    if kind == "value":
-        for old, new in zip(arguments[1:], changed):
-            update(old, new)
-        return result
-    raise error_of(names, text)
-
-
-def update(old, new):
-    """A function that modifies its arguments has modified copies; this repeats the changes in the test."""
-    if type(old) is not type(new) or old == new:
-        return
-    if isinstance(old, list):
-        old[:] = new
-    elif isinstance(old, (dict, set)):
-        old.clear()
-        old.update(new)
-
-
-def error_of(names, text):
-    for name in names:
-        known = getattr(builtins, name, None)
-        if isinstance(known, type) and issubclass(known, Exception):
-            try:
-                return known(text)
-            except TypeError:
-                break  # its constructor needs more than a text
-    return ProgramError("%s: %s" % (names[0] if names else "error", text))
-
-
-class StandIn:
-    """Represents a value of the program that is not plain data. Tests cannot compare it: its class could fake equality."""
-
-    __slots__ = ("_number", "_kind")
-
-    def __init__(self, content):
-        number, kind = content
-        object.__setattr__(self, "_number", int(number))
-        object.__setattr__(self, "_kind", str(kind)[:80])
-
-    def __getattr__(self, name):
-        return ask("getattr", self, name)
-
-    def __setattr__(self, name, value):
-        ask("setattr", self, name, value)
-
-    def __call__(self, *arguments, **keywords):
-        return ask("call", self, *arguments, **keywords)
-
-
-def forward(operation):
-    return lambda self, *arguments: ask(operation, self, *arguments)
-
-
-def refuse(self, *_arguments):
-    kind = object.__getattribute__(self, "_kind")
-    raise NotPlainData("%s of the program is not plain data, so it cannot be compared" % kind)
-
-
-FORWARDED = "getitem setitem delitem contains len iter next reversed str repr abs neg int float round"
-FORWARDED += " add sub mul matmul truediv floordiv mod pow and_ or_ xor"
-for operation in FORWARDED.split():
-    setattr(StandIn, "__%s__" % operation.rstrip("_"), forward(operation))
-for operation in "eq ne lt le gt ge bool hash format reduce_ex".split():
-    setattr(StandIn, "__%s__" % operation, refuse)
+# Names of libraries: the program must not decide what they mean.
+LIBRARIES = set("pytest numpy np pandas pd torch scipy sympy hypothesis parameterized".split())
 
 
 class Names(dict):
-    """The test's names. Python's names come first, so that the program cannot replace those that the test checks with."""
+    """Python's own names come first, so that the program cannot replace those that the test checks with."""
 
     def __init__(self, modules):
-        super().__init__(__name__="__main__", __builtins__=builtins)
+        super().__init__(vars(builtins))
         self.modules = modules
 
     def __missing__(self, name):
-        if hasattr(builtins, name) or name.startswith("__"):
+        if name.startswith("__"):
             raise KeyError(name)
         if name in self.modules:
             return importlib.import_module(name)
-        return ask("name", name)
+        if name in LIBRARIES:
+            raise BrokenTest("the test uses %s without importing it" % name)
+        return stand_ins.named(name)
 
 
 def modules_of(tree):
     """Modules of the standard library that the test uses without an import, as in `math.isclose`."""
     used = (node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     names = {value.id for value in used if isinstance(value, ast.Name)}
-    return names & set(getattr(sys, "stdlib_module_names", sys.builtin_module_names))
+    return names & set(sys.stdlib_module_names)
+
+
+class Watch:
+    """Collects results that an exception of the test does not show: of unittest, of other threads."""
+
+    def __init__(self):
+        self.results = []
+        self.ran = 0
+        self.thread_error = None
+        threading.excepthook = self.on_thread_error
+
+    def on_thread_error(self, failed):
+        if failed.exc_type is not SystemExit:
+            self.thread_error = self.thread_error or failed.exc_value
+
+    def add_unittest(self):
+        import unittest
+
+        for kind in (unittest.TestCase, unittest.TestSuite):
+            if not hasattr(kind, "unwatched_run"):
+                kind.unwatched_run = kind.run
+            kind.run = self.watched(kind.unwatched_run, kind is unittest.TestCase)
+
+    def watched(self, original, is_case):
+        def run(case, result=None, *more):
+            skipped = len(getattr(result, "skipped", ()))
+            result = original(case, result, *more)
+            if not any(result is each for each in self.results):
+                self.results.append(result)
+            self.ran += is_case and len(getattr(result, "skipped", ())) == skipped
+            return result
+
+        return run
+
+    def failure(self):
+        for result in self.results:
+            if not result.wasSuccessful():
+                failed = [*result.failures, *result.errors]
+                return failed[0][1].strip().split("\n")[-1] if failed else "a test expected to fail passed"
+        if self.thread_error is not None:
+            return describe(self.thread_error)
+        doctest = sys.modules.get("doctest")
+        return "a doctest failed" if doctest and doctest.master and doctest.master.failures else None
+
+
+def describe(error):
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "test.py"]
+    if isinstance(error, SyntaxError) and error.filename == "test.py":
+        lines = [error.lineno]
+    place = "line %d of the test: " % lines[-1] if lines else ""
+    text = str(error)
+    return "%s%s%s" % (place, type(error).__name__, ": " + text if text else "")
+
+
+def run_uncalled(tree, module, watch):
+    """Runs, like pytest, the tests that the module defines but does not call."""
+    unittest = sys.modules.get("unittest")
+    if unittest and not watch.results:
+        cases = unittest.TestLoader().loadTestsFromModule(module)
+        if cases.countTestCases() > 0:
+            cases.run(unittest.TestResult())
+    called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    for name, value in list(vars(module).items()):
+        if name in called or getattr(value, "__module__", None) != "__main__":
+            continue
+        if re.match("test", name) and isinstance(value, types.FunctionType):
+            run_function(name, value)
+        elif name.startswith("Test") and isinstance(value, type) and not (unittest and issubclass(value, unittest.TestCase)):
+            for method in [each for each in dir(value) if each.startswith("test")]:
+                instance = value()
+                getattr(instance, "setup_method", lambda: None)()
+                run_function(method, getattr(instance, method))
+                getattr(instance, "teardown_method", lambda: None)()
+
+
+def run_function(name, function):
+    needed = [each.name for each in inspect.signature(function).parameters.values() if each.default is each.empty]
+    if needed:
+        raise BrokenTest("%s needs %s, which nothing passes: fixtures are not supported" % (name, ", ".join(needed)))
+    result = function()
+    if inspect.iscoroutine(result):
+        import asyncio
+
+        asyncio.run(result)
+
+
+def run_module(tree, module):
+    """Raises what the test raises, except an exit with 0 that has no check after it."""
+    try:
+        exec(compile(tree, "test.py", "exec"), module.__dict__)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+        lines = [frame.lineno for frame in traceback.extract_tb(end.__traceback__) if frame.filename == "test.py"]
+        checks = [node.lineno for node in ast.walk(tree) if isinstance(node, (ast.Assert, ast.Raise))]
+        if any(check > line for line in lines[:1] for check in checks):
+            raise BrokenTest("line %d of the test exits with 0 before the checks that follow" % lines[-1]) from None
+
+
+def judge(source):
+    """The exit code for a test of the program with which `stand_ins.begin` was called, and the reason."""
+    session, watch = stand_ins.session, Watch()
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    sys.argv = ["test.py"]
+    why = None
+    try:
+        tree = ast.parse(source, "test.py")
+        module.__dict__["__builtins__"] = Names(modules_of(tree))
+        if "unittest" in source:
+            watch.add_unittest()
+        run_module(tree, module)
+        run_uncalled(tree, module, watch)
+        if threading.active_count() > 1:
+            threading._shutdown()  # waits for threads, and ends the idle ones of executors
+    except BaseException as error:
+        why = describe(error)
+    if session.broken is not None:
+        return BROKEN, session.broken
+    why = watch.failure() or why or session.wrong
+    if watch.results and watch.ran == 0 and not watch.failure():
+        why = "unittest ran no test"
+    if not session.used:
+        return BROKEN, why or "the test never uses the program"
+    return (PASSED, "") if why is None and session.wrong is None else (FAILED, why or session.wrong)
+
+
+def exchange_over(replies):
+    def exchange(line):
+        try:
+            while line:
+                line = line[os.write(CHANNEL, line) :]
+            return replies.readline()
+        except OSError:
+            return b""
+
+    return exchange
 
 
 def main():
+    stand_ins.begin(exchange_over(open(CHANNEL, "rb", closefd=False)))
     with open("test.py", encoding="utf-8") as file:
         source = file.read()
-    try:
-        tree = ast.parse(source, "test.py")
-        exec(compile(tree, "test.py", "exec"), Names(modules_of(tree)))
-    except BaseException as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "test.py"]
-        place = "line %d of the test: " % lines[-1] if lines else ""
-        text = str(error)
-        sys.stderr.write("\n%s%s%s\n" % (place, type(error).__name__, ": " + text if text else ""))
-        sys.stderr.flush()
-        os._exit(1)
+    code, why = judge(source)
     sys.stdout.flush()
-    os._exit(0)
+    sys.stderr.write("\n%s\n" % why)
+    sys.stderr.flush()
+    os._exit(code)
 
 
-main()
+if __name__ == "__main__":
+    main()

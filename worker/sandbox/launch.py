@@ -1,7 +1,8 @@
 """Starts one program inside a sandbox, reports how it ended, and leaves no process behind.
 
 The only argument is a plan in JSON (`LaunchPlan` in src/rewards/sandbox/launch-plan.ts). Reports are JSON lines on
-descriptor 3: {"ready": true} or {"failed": why}, then {"exit": code} or {"signal": number}. SIGTERM ends everything.
+descriptor 3: {"ready": true} or {"failed": why}, then {"exit": code}, {"signal": number} or {"over": "files"}. SIGTERM ends
+everything.
 """
 
 import ctypes
@@ -15,10 +16,12 @@ import warnings  # noqa: F401  Python needs it later, when the machine's files a
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from call_filter import check, filter_calls, libc, tables  # noqa: E402
+from work_folder import is_over, written_bytes  # noqa: E402
 
 LINUX = sys.platform == "linux"
 
 REPORT, CHANNEL = 3, 4
+LOOK_SECONDS, MOST_WRITTEN = 0.5, 4
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 PR_CAPBSET_DROP, PR_CAP_AMBIENT = 24, 47
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
@@ -34,6 +37,19 @@ DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")  # not /dev/zero: a share
 def prctl(option, *arguments):
     padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
     return libc.prctl(option, *padded)
+
+
+def close_inherited(plan):
+    """Closes everything but standard streams, reports and the channel: Node passes on what its own parent left open."""
+    first = CHANNEL + (1 if plan["channel"] else 0)
+    if LINUX and libc.syscall(436, ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), 0) == 0:  # close_range
+        return
+    for name in os.listdir("/dev/fd"):
+        if int(name) >= first:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # it was the one that listed them
 
 
 def report(**message):
@@ -218,7 +234,6 @@ def become_program(plan, guarded, entrance):
         except OSError:
             if plan["level"] == "namespaces":
                 raise
-    os.closerange(CHANNEL + (1 if plan["channel"] else 0), CHANNEL + 1)
     os.set_inheritable(REPORT, False)
     command = plan["command"]
     try:
@@ -260,10 +275,14 @@ def kill_all(child, level):
         time.sleep(0.005)
 
 
-def supervise(child, tell):
-    """Returns when the child has ended, or on SIGTERM, which also follows the end of the owner."""
+def supervise(child, tell, over=None):
+    """Returns when the child has ended, or too much is written, or on SIGTERM, which also follows the end of the owner."""
     while True:
-        if signal.sigwait([signal.SIGCHLD, signal.SIGTERM]) == signal.SIGTERM:
+        number = signal.sigwait([signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM])
+        if number == signal.SIGTERM:
+            return
+        if number == signal.SIGALRM and over():
+            report(over="files")
             return
         try:
             while True:
@@ -280,12 +299,15 @@ def supervise(child, tell):
             return
 
 
-def close_streams():
-    for descriptor in (0, 1, 2, CHANNEL):
-        try:
-            os.close(descriptor)
-        except OSError:
-            pass
+def close_streams(plan):
+    for descriptor in (0, 1, 2, CHANNEL) if plan["channel"] else (0, 1, 2):
+        os.close(descriptor)
+
+
+def wrote_too_much(plan, folder):
+    """What a program can hide in its folder, it has written: the sum, which also counts what it replaced, has a wider limit."""
+    most = plan["limits"]["fileBytes"]
+    return is_over(folder, most) or (LINUX and written_bytes((os.getpid(), *descendants())) > MOST_WRITTEN * most)
 
 
 def run_as_first(plan, entrance, parent_gone):
@@ -300,15 +322,17 @@ def run_as_first(plan, entrance, parent_gone):
     build_root(plan)
     child = start_program(plan, (), entrance)
     report(ready=True)
-    close_streams()
+    close_streams(plan)
     supervise(child, True)
 
 
 def main():
     plan = json.loads(sys.argv[1])
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGCHLD])
+    close_inherited(plan)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     owner = plan["owner"]
+    over = None
     try:
         # Opened before the new root hides it.
         entrance = os.open(plan["cgroup"], os.O_WRONLY) if plan["cgroup"] else None
@@ -326,6 +350,8 @@ def main():
         else:
             if LINUX:
                 check(prctl(PR_SET_CHILD_SUBREAPER, 1), "subreaper")
+            folder = os.open(plan["files"], os.O_RDONLY)
+            over = lambda: wrote_too_much(plan, folder)
             child = start_program(plan, (os.getpid(), owner), entrance)
             report(ready=True)
         if LINUX:
@@ -333,10 +359,14 @@ def main():
     except BaseException as error:
         report(failed=str(error))
         return
-    close_streams()
-    if os.getppid() == owner:
-        supervise(child, plan["level"] == "process")
-    kill_all(child, plan["level"])
+    close_streams(plan)
+    try:
+        if over:
+            signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
+        if os.getppid() == owner:
+            supervise(child, plan["level"] == "process", over)
+    finally:
+        kill_all(child, plan["level"])
 
 
 main()

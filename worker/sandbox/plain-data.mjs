@@ -1,8 +1,6 @@
 /** Plain data as JSON: what passes between a program under test and the process that checks it. */
 
-export class NotPlain extends Error {}
-
-/** @param {(value: object) => unknown} packObject turns what is not plain into JSON, or throws NotPlain */
+/** @param {(value: object, mayBePlain: boolean) => unknown} packObject turns what is not plain into JSON, or throws */
 export function encode(value, packObject) {
   const again = (items) => Array.from(items, (item) => encode(item, packObject));
   if (value === null || typeof value === "boolean" || typeof value === "string") return value;
@@ -16,11 +14,16 @@ export function encode(value, packObject) {
   if (typeof value === "object") {
     const packed = packObject(value, true);
     if (packed !== undefined) return packed;
-    if (Array.isArray(value)) return again(value);
+    if (Array.isArray(value)) return again(Array.prototype.values.call(value));
+    if (value instanceof Map) return { map: again(Map.prototype.entries.call(value)) };
+    if (value instanceof Set) return { set: again(Set.prototype.values.call(value)) };
+    if (value instanceof Date) return { date: Date.prototype.getTime.call(value) };
     const prototype = Object.getPrototypeOf(value);
-    if (prototype === Map.prototype) return { map: again(value) };
-    if (prototype === Set.prototype) return { set: again(value) };
-    if (prototype === Object.prototype || prototype === null) return { record: again(Object.entries(value)) };
+    if (prototype === Object.prototype || prototype === null) {
+      const entries = Object.entries(value);
+      // A record with functions has state that these functions share, so it stays where it is.
+      if (!entries.some(([, item]) => typeof item === "function")) return { record: again(entries) };
+    }
   }
   return packObject(value, false);
 }
@@ -33,6 +36,7 @@ export function decode(value, unpackObject) {
   if (tag === "undefined") return undefined;
   if (tag === "bigint") return BigInt(content);
   if (tag === "number") return Number(content);
+  if (tag === "date") return new Date(content ?? Number.NaN);
   const items = decode(content, unpackObject);
   if (tag === "map") return new Map(items);
   if (tag === "set") return new Set(items);

@@ -11,7 +11,12 @@ class NotPlain(Exception):
 
 
 def encode(value, pack_object):
-    """`pack_object` turns other values into JSON, or raises NotPlain."""
+    """
+    `pack_object` turns other values into JSON, or raises NotPlain.
+
+    The subclass of a plain type becomes this type, without its operators. Methods of the value may run here. They decide
+    what is sent before the other process uses it, so they know no more than the function that returned the value.
+    """
     kind = type(value)
     again = lambda items: [encode(item, pack_object) for item in items]
     if value is None or kind in (bool, str):
@@ -22,22 +27,28 @@ def encode(value, pack_object):
         return value if math.isfinite(value) else {"float": repr(value)}
     if kind is list:
         return again(value)
-    if kind in (tuple, set, frozenset):
-        return {kind.__name__: again(value)}
+    if kind is tuple:
+        return {"tuple": again(value)}
+    if kind in (set, frozenset):
+        return {kind.__name__: [encode(item, refuse) for item in value]}
     if kind is dict:
-        return {"dict": [again(pair) for pair in value.items()]}
+        return {"dict": [[encode(key, refuse), encode(item, pack_object)] for key, item in value.items()]}
     if kind is bytes:
         return {"bytes": value.hex()}
     if kind is complex:
         return {"complex": again([value.real, value.imag])}
     if issubclass(kind, str):
         return str.__str__(value)
-    for base in (int, float, list, tuple, set, frozenset, dict, bytes):
+    for base in (int, float, complex, list, tuple, set, frozenset, dict, bytes):
         if issubclass(kind, base):  # a named tuple, a counter, an enum: only its data is sent
             return encode(base(value), pack_object)
-    if hasattr(kind, "__index__"):
+    if hasattr(kind, "__index__"):  # an integer of another library
         return encode(int(value.__index__()), pack_object)
     return pack_object(value)
+
+
+def refuse(_value):
+    raise NotPlain()
 
 
 def decode(value, unpack_object):
@@ -65,7 +76,7 @@ def to_line(message):
 
 
 def from_line(line):
-    def refuse(_constant):
+    def refuse_constant(_constant):
         raise ValueError("not JSON")
 
-    return json.loads(line, parse_constant=refuse)
+    return json.loads(line, parse_constant=refuse_constant)

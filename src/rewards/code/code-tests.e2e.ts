@@ -70,3 +70,118 @@ test("the last closed block counts", async () => {
 test("an empty list of tests is an error, not a reward of 0", async () => {
   await expect(run(add, [])).rejects.toThrow("at least one test");
 });
+
+const runner = 'import { before, describe, it, test } from "node:test";\n';
+const later = "await new Promise((resolve) => setTimeout(resolve, 5));";
+
+describe("a JavaScript test waits for its asynchronous assertions", () => {
+  test.each<[string, string]>([
+    ["node:test", `${runner}test("a", async () => { ${later} assert.equal(square(3), 9); });`],
+    ["await test", `${runner}await test("a", async () => { assert.equal(await square(3), 9); });`],
+    [
+      "hooks and subtests",
+      `describe("d", () => { let v; before(async () => { v = square(3); }); it("a", async (t) => { assert(t); assert.equal(v, 9); }); it.skip("b"); it.todo("c"); });`,
+    ],
+    ["an asynchronous main", `async function main() { ${later} assert.equal(square(3), 9); }\nmain();`],
+    [
+      "a promise, a timer and require",
+      'const same = require("assert").equal;\nsetTimeout(() => same(square(3), 9), 5);',
+    ],
+    [
+      "a last process.exit(0)",
+      "async function main() { assert.equal(await square(3), 9); }\nmain().then(() => process.exit(0));",
+    ],
+  ])("%s", async (_name, code) => {
+    for (const [body, reward] of [
+      ["x * x", 1],
+      ["5", 0],
+    ] as const) {
+      const reply = `\`\`\`\nconst square = (x) => ${body};\n\`\`\``;
+      expect(await run(reply, [{ code }], { language: "javascript" }), code).toMatchObject({ reward });
+    }
+  });
+});
+
+const unit = "import unittest\nclass T(unittest.TestCase):\n  def test_a(self): self.assertEqual(add(1, 1), 2)\n";
+
+describe("a Python test runs unittest and functions like pytest", () => {
+  test.each<[string, string]>([
+    ["unittest.main", `${unit}if __name__ == "__main__": unittest.main(argv=["x"])`],
+    ["unittest.main(exit=False)", `${unit}unittest.main(exit=False)`],
+    ["a runner", `${unit}unittest.TextTestRunner().run(unittest.TestLoader().loadTestsFromTestCase(T))`],
+    ["a case and functions that nothing calls", `${unit}async def test_b():\n  assert add(1, 2) == 3`],
+    ["sys.exit(0) at its end", "import sys\nassert add(1, 1) == 2\nsys.exit(0)"],
+    ["threads", "import threading\ndef work():\n  assert add(1, 1) == 2\nthreading.Thread(target=work).start()"],
+    [
+      "asyncio",
+      "import asyncio\nasync def main():\n  assert await asyncio.to_thread(add, 1, 1) == 2\nasyncio.run(main())",
+    ],
+  ])("%s", async (_name, code) => {
+    expect(await run(add, [{ code }])).toMatchObject({ reward: 1 });
+    expect(await run(py("def add(a, b): return 7"), [{ code }])).toMatchObject({ reward: 0 });
+  });
+});
+
+test("coroutines of a Python program run when the test awaits them", async () => {
+  const reply = py("import asyncio\nasync def add(a, b):\n  await asyncio.sleep(0)\n  return a + b");
+  const code =
+    "import asyncio\nasync def main():\n  assert await asyncio.gather(add(1, 1), add(1, 2)) == [2, 3]\nasyncio.run(main())";
+  expect(await run(reply, [{ code }])).toMatchObject({ reward: 1 });
+});
+
+describe("a test that cannot grade is an error, not a reward", () => {
+  test.each<[string, "python" | "javascript", string, string]>([
+    ["registers no test", "javascript", `${runner}describe("d", () => {});`, "no test of node:test ran"],
+    [
+      "skips everything",
+      "javascript",
+      'it.skip("a", () => { assert.equal(add(1, 1), 2); });',
+      "no test of node:test ran",
+    ],
+    [
+      "exits before its assertions",
+      "javascript",
+      "const r = add(1, 1);\nprocess.exit(0);\nassert.equal(r, 2);",
+      "line 2 of the test calls process.exit(0)",
+    ],
+    [
+      "never settles",
+      "javascript",
+      "const r = add(1, 1);\nawait new Promise(() => {});\nassert.equal(r, 2);",
+      "never settled",
+    ],
+    [
+      "never settles in a function",
+      "javascript",
+      "async function main() {\n  const r = add(1, 1);\n  await new Promise(() => {});\n  assert.equal(r, 2);\n}\nmain();",
+      "of the test waits",
+    ],
+    ["uses expect without an import", "javascript", "expect(add(1, 1)).toBe(2);", "uses expect without importing it"],
+    ["passes a function", "javascript", "assert.equal(add(() => 1, 1), 2);", "functions of its own"],
+    ["calls nothing", "python", "def check(candidate): assert candidate(1, 1) == 2", "never uses the program"],
+    [
+      "exits before its assertions",
+      "python",
+      "import os\nr = add(1, 1)\nos._exit(0)\nassert r == 2",
+      "ends its process",
+    ],
+    ["does not parse", "python", "assert add(1, 1) ==", "SyntaxError"],
+    ["lacks a module", "python", "import missing_module\nassert add(1, 1) == 2", "ModuleNotFoundError"],
+    [
+      "skips everything",
+      "python",
+      `${unit.replace("class", '@unittest.skip("")\nclass')}unittest.main(exit=False)`,
+      "unittest ran no test",
+    ],
+  ])("it %s (%s: %s)", async (_name, language, code, why) => {
+    const reply = language === "python" ? add : "```\nconst add = (a, b) => a + b;\n```";
+    await expect(run(reply, [{ code }], { language })).rejects.toThrow(why);
+  });
+});
+
+test("a program whose promise is never settled gets 0", async () => {
+  const reply = "```\nconst add = () => new Promise(() => {});\n```";
+  const limits = { cpuSeconds: 1, seconds: 2 };
+  const graded = await run(reply, [{ code: "assert.equal(await add(1, 1), 2)" }], { language: "javascript", limits });
+  expect(graded).toMatchObject({ reward: 0, explanation: expect.stringContaining("limit of time") });
+});

@@ -1,9 +1,10 @@
 /** Runs a reply's program against tests in a sandbox. */
 import { randomUUID } from "node:crypto";
+import { UserError } from "../../errors.ts";
 import { type Grade, grade, quote } from "../grade.ts";
 import type { Sandbox, SandboxLimits, SandboxProgram, SandboxResult } from "../sandbox/types.ts";
 import { codeBlock } from "./code-block.ts";
-import { languages } from "./languages.ts";
+import { checkEnds, languages } from "./languages.ts";
 import { sameJson } from "./same-json.ts";
 import { sameOutput } from "./same-output.ts";
 
@@ -32,7 +33,8 @@ export interface CodeTestOptions {
 /**
  * Tests the program in the last fenced block of a reply. With `reward: "all"` it stops at the first failing test.
  *
- * @throws RunError if the sandbox cannot be set up (the reward is then unknown, not 0); Error if there are no tests
+ * @throws RunError if the sandbox cannot be set up, UserError if a test is at fault, such as one that never uses the program
+ *   (the reward is then unknown, not 0); Error if there are no tests
  * @example
  * const sandbox = await openSandbox();
  * await codeTests(reply.text, [{ stdin: "2 3\n", stdout: "5\n" }], { sandbox });
@@ -81,10 +83,14 @@ async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): 
       { ...shared, ...language.check(test.code) },
       { ...shared, ...language.serve(code) },
     );
-    if (check.ended === "exit" && check.exitCode === 0) return undefined;
+    if (check.ended === "exit" && check.exitCode === checkEnds.passed) return undefined;
+    const why = check.stderr.trim().split("\n").at(-1) ?? "";
+    if (check.exitCode === checkEnds.broken) throw brokenTest(why, test.code);
+    if (check.exitCode === 0) throw brokenTest("the test ends its process before the end", test.code);
     return (
       unlessEnded(served.exitCode === null && served.ended === "exit" ? { ...served, exitCode: 0 } : served) ??
-      (lastLine(check).endsWith("the program ended") ? "ended before the test did" : unlessEnded(check))
+      (why.endsWith("the program ended") ? "ended before the test did" : undefined) ??
+      (check.exitCode === checkEnds.failed ? quote(why) : unlessEnded(check))
     );
   }
   // The program may also print: its answer follows the mark. It may forge the answer, but does not know the expected one.
@@ -99,6 +105,12 @@ async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): 
     ? undefined
     : `${test.call}(${quote(JSON.stringify(test.arguments).slice(1, -1))}) returned ${quote(returned)}, expected ${quote(expected)}`;
 }
+
+/** A test that gives no program the reward that it deserves: an unknown reward, since a reply is not at fault. */
+const brokenTest = (why: string, code: string) =>
+  new UserError(`codeTests cannot grade with the test ${quote(code)}: ${why}`, {
+    hint: "fix the test: docs/decisions/code-tests.md lists what it can use",
+  });
 
 function unlessEnded({ ended, exitCode, stderr }: SandboxResult): string | undefined {
   if (ended !== "exit") return `exceeded the limit of ${ended}`;

@@ -149,6 +149,33 @@ test.each<[string, string, string]>([
   expect([reward, explanation]).toEqual([0, expect.stringContaining(why)]);
 });
 
+test.each<[string, "python" | "javascript", string]>([
+  ["abs(square(2) - 2 / 3) < 1e-6", "python", "__sub__ = lambda *a: 0.0"],
+  ["not (square(2) - {1, 2})", "python", "__sub__ = lambda *a: set()"],
+  ["5 in square(2)", "python", "__contains__ = lambda *a: True"],
+  ["square(2).startswith('abc')", "python", "startswith = lambda *a: True"],
+  ["all(map(lambda x: square(x) == x * x, [1, 2]))", "python", "__init__ = lambda self: next(iter(()))"],
+  [
+    "len(square(2)) == 2 and all(a == b for a, b in zip(square(2), [4, 9]))",
+    "python",
+    "__len__ = lambda s: 2; __iter__ = lambda s: iter(())",
+  ],
+  ["square(2).includes('abc')", "javascript", "includes() { return true; }"],
+  ["square(2).has(5)", "javascript", "has() { return true; }"],
+  [
+    "[4, 9].every((x, i) => square(2)[i] === x)",
+    "javascript",
+    "constructor() { return new Proxy(class {}, { get: () => 4 }); }",
+  ],
+])("an object of the program does not receive the expected value: %s", async (check, language, members) => {
+  const [program, code] =
+    language === "python"
+      ? [`class E:\n  ${members}\ndef square(x): return E()`, `assert ${check}`]
+      : [`class E { ${members} }\nconst square = (x) => new E();`, `assert(${check});`];
+  const { reward, explanation } = await grade(program, { code }, language);
+  expect([reward, explanation]).toEqual([0, expect.stringMatching(/not plain data|ProgramError|StopIteration/)]);
+});
+
 test("a program cannot replace the functions that a test uses", async () => {
   const own =
     "def abs(x): return 0\ndef sorted(x): return [1, 2]\nclass math:\n  def isclose(*a): return True\ndef square(x): return 5\ndef order(x): return [2, 1]";

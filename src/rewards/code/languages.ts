@@ -15,6 +15,9 @@ interface Language {
   check(test: string): Started;
 }
 
+/** Exit codes of check_program.py and check-program.mjs. */
+export const checkEnds = { passed: 40, failed: 41, broken: 42 };
+
 const own = (name: string) => readFileSync(new URL(`../../../worker/sandbox/${name}`, import.meta.url), "utf8");
 
 const withOwn = (names: readonly [string, ...string[]], file: string, text: string) => ({
@@ -36,7 +39,7 @@ export const languages: Record<"python" | "javascript", Language> = {
     }),
     check: (test) => ({
       command: ["python", "check_program.py"],
-      files: withOwn(["check_program.py", "plain_data.py"], "test.py", test),
+      files: withOwn(["check_program.py", "stand_ins.py", "plain_data.py"], "test.py", test),
     }),
   },
   javascript: {
@@ -59,8 +62,13 @@ export const languages: Record<"python" | "javascript", Language> = {
       ),
     }),
     check: (test) => ({
-      command: ["node", "check-program.mjs"],
-      files: withOwn(["check-program.mjs", "plain-data.mjs"], "test.mjs", test),
+      command: [
+        "node",
+        "--test-reporter=./test-results.mjs",
+        "--test-reporter-destination=stdout",
+        "check-program.mjs",
+      ],
+      files: withOwn(["check-program.mjs", "test-results.mjs", "stand-ins.mjs", "plain-data.mjs"], "test.mjs", test),
     }),
   },
 };

@@ -1,10 +1,12 @@
 /** Runs two connected programs in sandboxes, such as a program under test and its test. */
 import type { Duplex } from "node:stream";
+import { setTimeout as sleep } from "node:timers/promises";
 import { type Connection, runProgram } from "./run-program.ts";
 import type { Isolation, SandboxProgram, SandboxResult } from "./types.ts";
 
 /** Limit of the data that one program may send to the other. */
 const mostBytes = 16 * 2 ** 20;
+const reasonMilliseconds = 500;
 
 export async function runConnected(
   level: Isolation["level"],
@@ -18,11 +20,15 @@ export async function runConnected(
   });
   const running = [runProgram(level, first, one), runProgram(level, second, other)] as const;
   // Also if it could not be started, or was aborted.
-  running[0].finally(() => other.end()).catch(() => {});
+  running[0].finally(() => settled(running[1]).then(() => other.end())).catch(() => {});
   running[1].catch(() => one.end());
   await Promise.allSettled(running);
   return Promise.all(running);
 }
+
+/** The other program ends with its channel. If it reached a limit, that reason must arrive before it is ended. */
+const settled = (run: Promise<unknown>): Promise<unknown> =>
+  Promise.race([run.catch(() => {}), sleep(reasonMilliseconds, undefined, { ref: false })]);
 
 interface Pending extends Connection {
   channel: Promise<Duplex>;

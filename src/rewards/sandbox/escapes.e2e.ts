@@ -1,11 +1,18 @@
 /** Escapes from the sandbox that once worked. */
 import { spawn } from "node:child_process";
-import { existsSync, readdirSync } from "node:fs";
+import { closeSync, existsSync, mkdirSync, mkdtempSync, openSync, readdirSync } from "node:fs";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Readable } from "node:stream";
+import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import { ownerMark } from "../../files/temporary-names.ts";
+import { removeFolder } from "../../temporary-folder.fixture.ts";
 import { giveUpCgroups } from "./cgroup.ts";
+import { findInterpreter } from "./interpreters.ts";
+import { launchCommand, launchPlan } from "./launch-plan.ts";
 import { removeLeftovers } from "./leftovers.ts";
 import { best, countSleepers, runPython, sandboxes } from "./levels.fixture.ts";
 import type { Sandbox, SandboxLimits } from "./types.ts";
@@ -19,7 +26,73 @@ const libc = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n";
 const linux = test.runIf(process.platform === "linux");
 const memory = { memoryBytes: 128 * 2 ** 20 };
 
+/** Ways to hide from a count of the files below a path. Each writes 100 MB if it can. */
+const hidden = {
+  "below PATH_MAX": "for _ in range(24): os.mkdir('d' * 200); os.chdir('d' * 200)\nfill(lambda i, f: f.close())",
+  "behind a name that is not UTF-8": "os.mkdir(b'\\xff')\nos.chdir(b'\\xff')\nfill(lambda i, f: f.close())",
+  "unlinked and open": "fill(lambda i, f: (os.unlink(f.name), held.append(f)))",
+  "unlinked and mapped":
+    "fill(lambda i, f: (held.append(mmap.mmap(f.fileno(), 4096, mmap.MAP_SHARED)), os.unlink(f.name), f.close()))",
+  "unlinked and in a socket's buffer": `held = [socket.socketpair() for _ in range(5)]
+fill(lambda i, f: (socket.send_fds(held[i % 5][0], [b'x'], [f.fileno()]), os.unlink(f.name), f.close()))`,
+};
+const fill = `import mmap, os, socket, time
+held = []
+def fill(use):
+  for i in range(100):
+    f = open(f'{i}', 'w+b'); f.write(bytes(1_000_000)); f.flush(); use(i, f)
+`;
+
 describe.each(sandboxes)("level %s", (level, sandbox) => {
+  test("descriptors that this process inherited do not reach a program", async () => {
+    const folder = mkdtempSync(join(tmpdir(), "hone-inherited-"));
+    for (const name of ["root", "files"]) mkdirSync(join(folder, name));
+    const inherited = [openSync(join(folder, "lock"), "a"), openSync("/", "r")];
+    const interpreter = await findInterpreter("python");
+    const look = "import os\nfor n in range(3, 256):\n  try: print(n, os.fstat(n))\n  except OSError: pass";
+    const limits = {
+      cpuSeconds: 9,
+      seconds: 9,
+      processes: 9,
+      fileBytes: 2 ** 20,
+      outputBytes: 2 ** 20,
+      memoryBytes: 2 ** 28,
+    };
+    const command = [interpreter.program, ...interpreter.args, "-c", look];
+    const placed = { folder, command, interpreter, limits, cgroup: null, channel: false, marker: "inherited" };
+    const [launcher, ...args] = launchCommand(interpreter, launchPlan(level, placed));
+    const unused = Array(196).fill("ignore");
+    const child = spawn(launcher, args, { stdio: ["ignore", "pipe", "pipe", "pipe", ...unused, ...inherited] });
+    expect(await Promise.all([1, 2].map((stream) => text(child.stdio[stream] as Readable)))).toEqual(["", ""]);
+    for (const descriptor of inherited) closeSync(descriptor);
+    removeFolder(folder);
+  });
+
+  linux.each(Object.entries(hidden))("files %s count", async (_where, code) => {
+    const limits = { fileBytes: 20_000_000, seconds: 20 };
+    const { ended, stderr } = await python(sandbox, `${fill}${code}\ntime.sleep(20)`, limits);
+    expect(`${ended} ${stderr}`).toMatch(/^files|No space left/);
+    expect(ownFolders()).toEqual([]);
+  });
+
+  linux("a Unix socket of this machine, such as Docker's, cannot be reached", async () => {
+    const folder = mkdtempSync(join(tmpdir(), "hone-socket-"));
+    const path = join(folder, "socket");
+    const server = createServer((socket) => socket.end("reached")).listen(path);
+    const code = `import socket
+def datagram(): return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0]
+for make in (socket.socket, datagram):
+  try:
+    s = make() if make is datagram else make(socket.AF_UNIX)
+    s.connect(${JSON.stringify(path)}); print("reached")
+  except FileNotFoundError: print("hidden")
+  except OSError as error: print("refused", error.errno)`;
+    const { stdout } = await python(sandbox, code);
+    expect(stdout).toBe(level === "namespaces" ? "hidden\nhidden\n" : "refused 97\nrefused 1\n");
+    server.close();
+    removeFolder(folder);
+  });
+
   linux("memory that belongs to no process, namespaces, mounts and ways past the filter are refused", async () => {
     const calls = {
       memfd_create: "libc.memfd_create(b'x', 0)",
@@ -34,6 +107,11 @@ describe.each(sandboxes)("level %s", (level, sandbox) => {
       "a call of the x32 interface": "libc.syscall(0x40000000 + 39)",
       "anonymous shared memory": "mapped(-1)",
       "shared mappings of /dev/zero": "mapped(os.open('/dev/zero', os.O_RDWR))",
+      ...(level === "process" && {
+        "hiding from the launcher": "libc.prctl(4, 0, 0, 0, 0)",
+        "space that the kernel does not count as written":
+          "libc.fallocate(os.open('x', os.O_CREAT | os.O_RDWR), 0, 0, 9)",
+      }),
     };
     const mapped =
       "import mmap, json\ndef mapped(fd): return mmap.mmap(fd, 1 << 27)\nfound = {}\n" +
@@ -114,21 +192,23 @@ for target in (${process.pid}, os.getppid()):
     lambda: resource.prlimit(target, resource.RLIMIT_CPU, (0, 0)),
     lambda: fcntl.fcntl(0, fcntl.F_SETOWN, target),
     lambda: os.setpriority(os.PRIO_PROCESS, target, 19),
+    lambda: os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_PROCESS, 0)),
     lambda: os.sched_setaffinity(target, {0}),
   ):
     try: attempt(); print("done")
     except PermissionError: print("refused")`;
       const { stdout, exitCode } = await python(sandbox, code);
-      expect([exitCode, stdout]).toEqual([0, "refused\n".repeat(14)]);
+      expect([exitCode, stdout]).toEqual([0, "refused\n".repeat(16)]);
     },
   );
 
-  test("too many files end a program, and closed or very deep folders are removed", async () => {
+  test("too many files end a program, and closed folders and nested ones below PATH_MAX are removed", async () => {
     const many = "import time\nfor i in range(40): open(f'{i}', 'wb').write(bytes(1_000_000))\ntime.sleep(20)";
     const { ended, stderr } = await python(sandbox, many, { fileBytes: 20_000_000, seconds: 20 });
     expect(`${ended} ${stderr}`).toMatch(/files|No space left/);
     const closed = "import os\nos.mkdir('a')\nos.mkdir('a/b')\nos.chmod('a', 0)";
-    const deep = "\nfor _ in range(60): os.mkdir('deep' * 50); os.chdir('deep' * 50)";
+    const deep =
+      "\nfor _ in range(1200): os.mkdir('deep'); os.chdir('deep'); os.symlink('/', 'link')\nos.chmod('..', 0)";
     expect((await python(sandbox, closed + deep)).stderr).toBe("");
     expect(ownFolders()).toEqual([]);
   });

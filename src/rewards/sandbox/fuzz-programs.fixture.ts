@@ -8,8 +8,48 @@ export interface HostileProgram {
 const pick = <Value>(random: () => number, values: readonly Value[]) =>
   values[Math.floor(random() * values.length)] as Value;
 
+/** Writes 100 MB in files that `use` hides. */
+const fill = (use: string) =>
+  `import os, mmap, socket\nheld = []\nfor i in range(100):\n  f = open(f'{i}', 'w+b'); f.write(bytes(1_000_000)); f.flush(); ${use}`;
+
+/** `OUTSIDE` is a folder outside of the sandbox with the file `file` and the Unix socket `socket`; `PORT` a server's port. */
 const attacks = {
   python: [
+    `import os\nfor _ in range(24): os.mkdir('d' * 200); os.chdir('d' * 200)\n${fill("f.close()")}`,
+    `import os\nos.mkdir(b'\\xff'); os.chdir(b'\\xff'); os.mknod(b'\\xfe')\n${fill("f.close()")}`,
+    fill("os.unlink(f.name); held.append(f)"),
+    fill("held.append(mmap.mmap(f.fileno(), 4096)); os.unlink(f.name); f.close()"),
+    fill(
+      "held.append(socket.socketpair()); socket.send_fds(held[-1][0], [b'x'], [f.fileno()]); os.unlink(f.name); f.close()",
+    ),
+    fill(
+      "os.makedirs('a/b', exist_ok=True); os.rename(f.name, 'a/b/' + f.name); os.rename('a', f'c{i}'); os.chmod(f'c{i}', 0)",
+    ),
+    "import os\nfor _ in range(30_000): os.mkdir('d'); os.chdir('d')",
+    "import os\nfor _ in range(2000): os.mkdir('d'); os.symlink('OUTSIDE', 'l'); os.chdir('d'); os.chmod('..', 0)",
+    "import os\nif os.fork() == 0:\n  os.makedirs('a/b/c')\n  while True: os.rename('a/b', 'b'); os.rename('b', 'a/b')\n" +
+      "for i in range(100): open(f'{i}', 'wb').write(bytes(1_000_000))",
+    "import os\nos.fork(); os.fork()\nfor i in range(10 ** 7): os.symlink('OUTSIDE', f'{os.getpid()} {i}')",
+    "import os\nfor i in range(200): os.truncate(os.open(f'{i}', os.O_CREAT | os.O_RDWR), 19_000_000)",
+    "import os\nfor i in range(200):\n  fd = os.open('x', os.O_CREAT | os.O_RDWR); os.posix_fallocate(fd, 0, 19_000_000); os.unlink('x')",
+    "import os\nfor act in (lambda: os.link('OUTSIDE/file', 'x'), lambda: os.rename('OUTSIDE/file', 'x'), lambda: os.unlink('OUTSIDE/file'),\n" +
+      "  lambda: open('OUTSIDE/new', 'w'), lambda: os.truncate('OUTSIDE/file', 0), lambda: os.rename(os.getcwd(), 'OUTSIDE/new'),\n" +
+      "  lambda: open('/dev/shm/hone-fuzz-OWNER', 'w'), lambda: open('/proc/self/cwd/../../new', 'w')):\n  try: act()\n  except OSError: pass",
+    "import os\nfor fd in range(3, 256):\n  try: os.write(os.open('OUTSIDE/file', os.O_WRONLY, dir_fd=fd), b'x'); os.write(fd, b'x')\n  except OSError: pass",
+    "import os, socket\nos.mkfifo('f')\nfor kind in (1, 2, 5):\n  for make in (socket.socket, socket.socketpair):\n" +
+      "    try:\n      s = make(socket.AF_UNIX, kind); s = s if make is socket.socket else s[0]; s.connect('OUTSIDE/socket'); s.send(b'x')\n" +
+      "    except OSError: pass",
+    "import socket\nfor family, at in ((2, ('127.0.0.1', PORT)), (10, ('::ffff:127.0.0.1', PORT))):\n  for kind in (1, 2, 3):\n" +
+      "    try: socket.socket(family, kind).connect(at)\n    except OSError: pass",
+    "import os\nwhile True: os.write(4, bytes(65536))",
+    "import os, signal\nfor target in (os.getppid(), 0, -1, OWNER):\n  for number in (19, 20, 2, 15, 17, 14, 1, 10, 9):\n" +
+      "    try: os.kill(target, number)\n    except OSError: pass",
+    "import ctypes, os\nlibc = ctypes.CDLL(None)\nfor target in (os.getppid(), OWNER):\n  libc.ptrace(16, target, 0, 0); libc.ptrace(0x4206, target, 0, 0)\n" +
+      "for number in (425, 323, 319, 310, 311, 438, 29, 447, 250, 321, 298): libc.syscall(number, 0, 0, 0, 0, 0, 0)\nlibc.prctl(4, 0, 0, 0, 0)",
+    "import os\ntry:\n  os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_PROCESS, 0)); os.kill(OWNER, 9)\nexcept OSError: pass",
+    "import threading, time\nthreading.stack_size(32768)\nwhile True: threading.Thread(target=time.sleep, args=(60,)).start()",
+    "import os\nfor _ in range(6):\n  if os.fork() == 0:\n    while True:\n      os.setsid()\n      if os.fork(): os._exit(0)",
+    "import os\nos.abort()",
     "import os\nos._exit(0)",
     "import sys\nsys.exit(0)",
     "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
@@ -57,6 +97,10 @@ const attacks = {
     "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))",
   ],
   javascript: [
+    "const { mkdirSync: m } = await import('node:fs'); for (let i = 0; i < 30000; i++) { m('d'); process.chdir('d'); }",
+    "const { openSync: o, writeSync: w, unlinkSync: u } = await import('node:fs'); for (let i = 0; i < 100; i++) { const f = o('x', 'w'); w(f, Buffer.alloc(1e6)); u('x'); }",
+    "const { symlinkSync: l, writeFileSync: w } = await import('node:fs'); l('OUTSIDE', 'l'); try { w('l/file', 'x'); } catch {} try { w('OUTSIDE/new', 'x'); } catch {}",
+    "const { connect: c } = await import('node:net'); for (const at of [{ port: PORT }, { path: 'OUTSIDE/socket' }]) c(at).on('error', () => {}).write('x');",
     "process.exit(0);",
     "process.kill(process.ppid, 9);",
     "process.kill(-1, 9);",
@@ -139,7 +183,19 @@ const settings = {
   ],
 };
 
-export function hostileProgram(random: () => number): HostileProgram {
+/** What programs attack: see `attacks`. */
+export interface Outside {
+  folder: string;
+  port: number;
+}
+
+export function hostileProgram(random: () => number, { folder, port }: Outside): HostileProgram {
+  const { language, code } = randomProgram(random);
+  const aimed = code.replaceAll("OUTSIDE", folder).replaceAll("PORT", `${port}`).replaceAll("OWNER", `${process.pid}`);
+  return { language, code: aimed };
+}
+
+function randomProgram(random: () => number): HostileProgram {
   const language = random() < 0.8 ? "python" : "javascript";
   const parts = Array.from({ length: Math.floor(random() * 4) }, () =>
     pick(random, settings[language])(pick(random, attacks[language])),

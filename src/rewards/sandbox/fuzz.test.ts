@@ -1,14 +1,19 @@
 /**
- * Random hostile programs: each run ends within its limits, is graded zero, and leaves no process and no folder.
+ * Random hostile programs: each run ends within its limits, is graded zero, reaches nothing outside, and leaves no process and
+ * no folder.
  * HONE_FUZZ_SECONDS=3600 runs it for an hour instead of a few seconds.
  */
-import { readdirSync, readFileSync } from "node:fs";
+import { once } from "node:events";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { ownerMark } from "../../files/temporary-names.ts";
 import { fuzzCases, fuzzTimeout } from "../../fuzz-time.fixture.ts";
 import { deriveSeed, uniforms } from "../../random.ts";
+import { removeFolder } from "../../temporary-folder.fixture.ts";
 import { type CodeTest, codeTests } from "../code/code-tests.ts";
 import { hostileProgram } from "./fuzz-programs.fixture.ts";
 import { openSandbox } from "./open-sandbox.ts";
@@ -52,6 +57,31 @@ function read(path: string): string {
   }
 }
 
+/** A folder and servers that no program may reach. */
+async function openOutside() {
+  const folder = mkdtempSync(join(tmpdir(), "hone-fuzz-outside-"));
+  writeFileSync(join(folder, "file"), "kept");
+  let reached = 0;
+  const serve = () =>
+    createServer((socket) => {
+      reached++;
+      socket.on("error", () => {}).destroy();
+    });
+  const [loopback, local] = [serve().listen(0, "127.0.0.1"), serve().listen(join(folder, "socket"))];
+  await Promise.all([loopback, local].map((server) => once(server, "listening")));
+  const shared = `/dev/shm/hone-fuzz-${process.pid}`;
+  return {
+    folder,
+    port: (loopback.address() as AddressInfo).port,
+    look: () => [reached, readdirSync(folder), read(join(folder, "file")), existsSync(shared)],
+    close() {
+      loopback.close();
+      local.close();
+      removeFolder(folder);
+    },
+  };
+}
+
 const foldersLeft = () => readdirSync(tmpdir()).filter((name) => name.startsWith(`hone-sandbox-${ownerMark}`));
 
 test(
@@ -61,9 +91,10 @@ test(
     const sandboxes = [best, await openSandbox({ only: "process" })];
     let cases = 0;
     let slowest = 0;
+    const outside = await openOutside();
     for (const index of fuzzCases(10)) {
       const random = uniforms(deriveSeed(12, "sandbox", index));
-      const { language, code } = hostileProgram(random);
+      const { language, code } = hostileProgram(random, outside);
       const wanted = tests[language][Math.floor(random() * 3)] as CodeTest;
       const sandbox = sandboxes[index % 2] ?? best;
       const what = `case ${index}, level ${sandbox.isolation.level}, ${JSON.stringify(wanted)}:\n${code}`;
@@ -82,10 +113,14 @@ test(
         for (let look = 0; look < 40 && left.length > 0; look++, left = processesLeft()) await sleep(50);
         expect(left, what).toEqual([]);
       }
+      // A run does not wait for a removal that takes long on a busy machine.
+      for (let look = 0; look < 1200 && foldersLeft().length > 0; look++) await sleep(50);
       expect(foldersLeft(), what).toEqual([]);
+      expect(outside.look(), what).toEqual([0, ["file", "socket"], "kept", false]);
       cases++;
       slowest = Math.max(slowest, seconds);
     }
+    outside.close();
     const honest = await codeTests("```\ndef square(x): return x * x\n```", tests.python.slice(0, 2), {
       sandbox: best,
     });

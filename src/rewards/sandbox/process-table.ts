@@ -8,6 +8,7 @@ interface Entry {
   /** Clock ticks since boot; distinguishes a process from a later one with the same id. */
   started: string;
   residentBytes: number;
+  threads: number;
   /** Its arguments, read on access. */
   readonly command: string;
 }
@@ -33,6 +34,7 @@ function readEntry(pid: string): Entry | undefined {
       group: Number(group),
       started: fields[19] ?? "",
       residentBytes,
+      threads: Number(fields[17]),
       get command() {
         return readOrNothing(`/proc/${pid}/cmdline`).replaceAll("\0", " ");
       },
@@ -44,8 +46,8 @@ function readEntry(pid: string): Entry | undefined {
 
 /** The processes that one sandbox started. */
 export interface Family {
-  /** Counts the processes. Known ones are found even after their parents have ended. */
-  look(table: readonly Entry[]): { processes: number; residentBytes: number };
+  /** Counts the processes and threads. Known ones are found even after their parents have ended. */
+  look(table: readonly Entry[]): { processes: number; threads: number; residentBytes: number };
   /** Sends SIGKILL to all of them, and to all processes with the marker. */
   kill(): void;
 }
@@ -73,7 +75,8 @@ export function watchFamily(leader: number, marker: string): Family {
       }
     }
     const own = table.filter(({ pid }) => known.has(pid));
-    return { processes: own.length, residentBytes: own.reduce((sum, entry) => sum + entry.residentBytes, 0) };
+    const sum = (key: "threads" | "residentBytes") => own.reduce((total, entry) => total + entry[key], 0);
+    return { processes: own.length, threads: sum("threads"), residentBytes: sum("residentBytes") };
   };
   return {
     look,

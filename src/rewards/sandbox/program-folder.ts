@@ -1,9 +1,12 @@
-/** Writes, measures and removes the folder of a program. */
+/** Writes and removes the folder of a program. */
 import { execFile } from "node:child_process";
-import { lstat, mkdir, opendir, rm, writeFile } from "node:fs/promises";
+import { mkdir, readdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join, normalize } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { UserError } from "../../errors.ts";
+import { findInterpreter } from "./interpreters.ts";
 
 export async function writeFiles(folder: string, files: Readonly<Record<string, string>>): Promise<void> {
   await mkdir(folder);
@@ -19,32 +22,30 @@ export async function writeFiles(folder: string, files: Readonly<Record<string, 
   }
 }
 
-const mostEntries = 16_384;
+const remover = fileURLToPath(new URL("../../../worker/sandbox/work_folder.py", import.meta.url));
+const mostSeconds = 10;
 
-/** Whether a folder has more than `bytes`, or more files than a sandbox may have. */
-export async function isFolderOver(folder: string, bytes: number): Promise<boolean> {
-  let [size, entries] = [0, 0];
-  const waiting = [folder];
-  for (let next = waiting.pop(); next !== undefined; next = waiting.pop()) {
-    try {
-      for await (const entry of await opendir(next)) {
-        const path = join(next, entry.name);
-        if (entry.isDirectory()) waiting.push(path);
-        else size += (await lstat(path)).blocks * 512;
-        if (size > bytes || ++entries > mostEntries) return true;
-      }
-    } catch {
-      // The program removed the folder, or removed its own access.
-    }
-  }
-  return false;
+/** Removes a folder that an untrusted program filled. Does not wait for more than ten seconds: the rest is removed meanwhile. */
+export async function removeProgramFolder(folder: string): Promise<void> {
+  if (await removeFlat(folder)) return;
+  const { program } = await findInterpreter("python");
+  const removal = promisify(execFile)(program, ["-I", "-S", "-B", remover, folder]);
+  const late = sleep(mostSeconds * 1000, "late" as const, { ref: false });
+  if ((await Promise.race([removal, late])) !== "late") return;
+  process.emitWarning(`the sandbox's folder ${folder} takes more than ${mostSeconds} seconds to remove`);
+  removal.catch(({ message }: Error) =>
+    process.emitWarning(`the sandbox's folder ${folder} was not removed: ${message}`),
+  );
 }
 
-/** Also removes folders without access rights, and paths that are too long for system calls. */
-export async function removeProgramFolder(folder: string): Promise<void> {
+/** Saves starting a process for most programs, which create no folder. */
+async function removeFlat(folder: string): Promise<boolean> {
   try {
-    await rm(folder, { recursive: true, force: true });
+    const entries = await readdir(join(folder, "files"), { withFileTypes: true });
+    if (entries.length > 1000 || entries.some((entry) => entry.isDirectory())) return false;
+    await rm(folder, { recursive: true });
+    return true;
   } catch {
-    await promisify(execFile)("sh", ["-c", 'chmod -R u+rwX -- "$1"; rm -rf -- "$1"', "sh", folder]);
+    return false; // The folder is closed, or a name is not UTF-8.
   }
 }

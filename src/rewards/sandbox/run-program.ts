@@ -1,6 +1,6 @@
 /** Runs a program in a sandbox. Removes everything afterwards, regardless of how it ends. */
 import { type ChildProcess, spawn } from "node:child_process";
-import { mkdir } from "node:fs/promises";
+import { mkdir, rm } from "node:fs/promises";
 import { basename, join } from "node:path";
 import type { Duplex, Readable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -10,7 +10,7 @@ import { findInterpreter } from "./interpreters.ts";
 import { launchCommand, launchPlan } from "./launch-plan.ts";
 import { createFolder } from "./leftovers.ts";
 import { type Family, watchFamily } from "./process-table.ts";
-import { isFolderOver, removeProgramFolder, writeFiles } from "./program-folder.ts";
+import { removeProgramFolder, writeFiles } from "./program-folder.ts";
 import { readReports } from "./reports.ts";
 import type { Isolation, SandboxLimits, SandboxProgram, SandboxResult } from "./types.ts";
 import { watch } from "./watcher.ts";
@@ -19,6 +19,8 @@ const setUpSeconds = 30;
 /** Time for the launcher to end its processes before this process does, and for output to arrive afterwards. */
 const graceSeconds = 5;
 const mebibyte = 2 ** 20;
+/** Numeric libraries start one thread for each core. */
+const threadsPerProcess = 8;
 
 /** A connection with descriptor 4 of a program. */
 export interface Connection {
@@ -51,7 +53,8 @@ export async function runProgram(
     return await launch(launchCommand(python, plan), { level, folder, marker, limits, program, cgroup, connection });
   } finally {
     cgroup?.remove();
-    await removeProgramFolder(folder);
+    // At level `namespaces` the program had a copy of its folder.
+    await (level === "process" ? removeProgramFolder(folder) : rm(folder, { recursive: true }));
   }
 }
 
@@ -94,9 +97,9 @@ async function launch([launcher, ...args]: [string, ...string[]], running: Runni
     connection?.onChannel(child.stdio[4] as Duplex);
     const { ended: limit, ...rest } = await follow(child, family as Family, ended, running);
     await letOutputEnd(child);
-    const { exitCode, signal } = reports.last();
+    const { exitCode, signal, over } = reports.last();
     // 24 is SIGXCPU, the kernel's limit of processor time.
-    const why = limit ?? (running.cgroup?.ranOut() ? "memory" : signal === 24 ? "time" : "exit");
+    const why = limit ?? over ?? (running.cgroup?.ranOut() ? "memory" : signal === 24 ? "time" : "exit");
     const [stdout, stderr] = outputs.map((text) => text());
     return {
       ended: why,
@@ -119,7 +122,7 @@ async function follow(
   child: ChildProcess,
   family: Family,
   whenEnded: Promise<string>,
-  { level, folder, limits, program: { stdin = "", signal }, cgroup, connection }: Running,
+  { limits, program: { stdin = "", signal }, cgroup, connection }: Running,
 ): Promise<Followed> {
   const start = performance.now();
   let [ended, peakMemoryBytes]: [Followed["ended"], number] = [undefined, 0];
@@ -134,17 +137,13 @@ async function follow(
   if (signal?.aborted) stop();
   connection?.over.then(stop);
   const timer = setTimeout(() => stop("time"), limits.seconds * 1000);
-  const unwatch = watch(family, ({ processes, residentBytes }) => {
+  const unwatch = watch(family, ({ processes, threads, residentBytes }) => {
     const bytes = cgroup?.bytes() ?? residentBytes;
     peakMemoryBytes = Math.max(peakMemoryBytes, bytes);
     if (cgroup ? cgroup.ranOut() : bytes > limits.memoryBytes) stop("memory");
     // Two processes are the sandbox's own.
-    else if (processes > limits.processes + 2) stop("processes");
+    else if (processes > limits.processes + 2 || threads > threadsPerProcess * limits.processes) stop("processes");
   });
-  const files = setInterval(async () => {
-    // Level `namespaces` has a file system of a fixed size.
-    if (level === "process" && (await isFolderOver(join(folder, "files"), limits.fileBytes))) stop("files");
-  }, 500);
   for (const stream of [child.stdout, child.stderr]) {
     limitOutput(stream as Readable, limits.outputBytes, () => stop("output"));
   }
@@ -158,7 +157,6 @@ async function follow(
   } finally {
     clearTimeout(timer);
     clearTimeout(force);
-    clearInterval(files);
     unwatch();
     signal?.removeEventListener("abort", onAbort);
   }

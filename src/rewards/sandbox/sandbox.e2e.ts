@@ -63,6 +63,13 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
     expect(left).toEqual([]);
   });
 
+  claims("resources")("a thread bomb ends", async () => {
+    const start = "threading.Thread(target=time.sleep, args=(9,), daemon=True).start()";
+    const code = `import threading, time\nfor _ in range(400): ${start}\ntime.sleep(9)`;
+    const { ended, stderr } = await runPython(sandbox, code, { limits: { processes: 40, memoryBytes: 2 ** 32 } });
+    expect(`${ended} ${stderr}`).toMatch(/^processes|can't start new thread/);
+  });
+
   test("a process that outlives its parent, or leaves its process group, is ended with the program", async () => {
     const code = [
       "import subprocess, os",

@@ -30,9 +30,12 @@ export interface SandboxLimits {
   seconds: number;
   /** Memory of all processes together. Default 512 MiB. */
   memoryBytes: number;
-  /** Concurrent processes and threads. Default 64. */
+  /** Concurrent processes and threads; at level `process`, processes and eight times as many threads. Default 64. */
   processes: number;
-  /** Size of all files of the work folder (at level `process`: of each file). Default 64 MiB. */
+  /**
+   * Size of all files of the work folder. At level `process`, everything that is written, including what is replaced or
+   * removed, may be four times as much. Default 64 MiB.
+   */
   fileBytes: number;
   /** Size of standard output and of standard error. Default 1 MiB. */
   outputBytes: number;
