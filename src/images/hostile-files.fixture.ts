@@ -1,7 +1,14 @@
 /** Files that are not usable images, and how the sentences about them begin. */
-import { jpeg, png } from "./pictures.fixture.ts";
+import { chunk, jpeg, png } from "./pictures.fixture.ts";
 
 const broken = (bytes: Uint8Array, at: number, value: number) => Buffer.from(bytes).fill(value, at, at + 1);
+const repeat = (bytes: Uint8Array, count: number) => Buffer.concat(Array.from({ length: count }, () => bytes));
+const scans = (count: number) =>
+  Buffer.concat([jpeg().subarray(0, 23), repeat(jpeg().subarray(23, -2), count), jpeg().subarray(-2)]);
+const segments = (count: number) =>
+  Buffer.concat([jpeg().subarray(0, 2), repeat(Buffer.from([0xff, 0xfe, 0, 2]), count), jpeg().subarray(2)]);
+const chunks = (name: string, count: number) =>
+  Buffer.concat([png().subarray(0, 33), repeat(chunk(name, Buffer.alloc(0)), count), png().subarray(33)]);
 const big = { width: 100_000, height: 100_000 };
 
 export const hostileFiles: readonly [name: string, bytes: () => Uint8Array, sentence: string][] = [
@@ -52,6 +59,27 @@ export const hostileFiles: readonly [name: string, bytes: () => Uint8Array, sent
     () => broken(jpeg(), 5, 0),
     "the image is broken: the segment at byte 2 has the length 0",
   ],
+  ["a JPEG with 101 scans", () => scans(101), "the image has more than 100 scans"],
+  ["a JPEG with 2001 comments", () => segments(2001), "the image has more than 2000 segments"],
+  [
+    "a JPEG with 70,000 bytes of padding",
+    () => Buffer.concat([jpeg().subarray(0, 2), Buffer.alloc(70_000, 0xff), jpeg().subarray(2)]),
+    "the image has more than 65536 bytes of padding",
+  ],
+  ["a JPEG without scans", () => scans(0), "the image is broken: it has no pixels"],
+  [
+    "a JPEG with two sizes",
+    () => Buffer.concat([jpeg().subarray(0, 10), jpeg(9, 9).subarray(10, 23), jpeg().subarray(10)]),
+    "the image is broken: it states its size twice",
+  ],
+  ["a JPEG cut after its first scan", () => scans(3).subarray(0, -15), "the image is broken: it is cut off"],
+  ["a PNG with 1001 texts", () => chunks("tEXt", 1001), "the image has more than 1000 chunks besides its pixels"],
+  [
+    "a PNG with two sizes",
+    () => Buffer.concat([png().subarray(0, 33), png(9, 9).subarray(8)]),
+    "the image is broken: it states its size twice",
+  ],
+  ["a PNG in 70,000 pieces", () => chunks("IDAT", 70_000), "the image has more than 65536 chunks of pixels"],
   [
     "a JPEG with garbage between segments",
     () => broken(jpeg(), 10, 0),

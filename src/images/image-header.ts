@@ -22,6 +22,13 @@ export function readImageHeader(bytes: Uint8Array): ImageHeader {
   return header;
 }
 
+/** A decoder's time grows with these numbers, also in a small file. Usual files have 10 scans and a few chunks or segments. */
+const most = { scans: 100, segments: 2000, padding: 65_536, chunks: 1000, pixelChunks: 65_536 };
+
+function requireFew(count: number, limit: number, what: string): void {
+  if (count > limit) throw new UserError(`the image has more than ${limit} ${what}`, { hint: "save it again" });
+}
+
 const broken = (reason: string) => new UserError(`the image is broken: ${reason}`);
 
 const pngSignature = [0x89504e47, 0x0d0a1a0a] as const;
@@ -29,17 +36,24 @@ const pngSignature = [0x89504e47, 0x0d0a1a0a] as const;
 const isPng = (view: DataView) =>
   view.byteLength >= 8 && view.getUint32(0) === pngSignature[0] && view.getUint32(4) === pngSignature[1];
 
-/** PNG: chunks of u32 length, name, content, u32 checksum. The first is IHDR, the last IEND. */
+const [IHDR, IDAT, IEND] = [0x49484452, 0x49444154, 0x49454e44];
+
+/**
+ * PNG: chunks of u32 length, name, content, u32 checksum. The first is IHDR, the last IEND. Decoders take time for each chunk,
+ * even if it is empty.
+ */
 function readPng(view: DataView): ImageHeader {
-  const nameAt = (at: number) => String.fromCharCode(...[4, 5, 6, 7].map((index) => view.getUint8(at + index)));
-  if (view.byteLength < 33 || nameAt(8) !== "IHDR") throw broken("it has no IHDR chunk");
-  let hasPixels = false;
+  if (view.byteLength < 33 || view.getUint32(12) !== IHDR) throw broken("it has no IHDR chunk");
+  let [pixels, others] = [0, 0];
   for (let at = 8; at + 12 <= view.byteLength; at += 12 + view.getUint32(at)) {
-    const name = nameAt(at);
-    if (name === "IDAT") hasPixels = true;
-    if (name !== "IEND") continue;
-    if (!hasPixels) throw broken("it has no pixels");
-    return { type: "image/png", width: view.getUint32(16), height: view.getUint32(20) };
+    const name = view.getUint32(at + 4);
+    if (name === IEND) {
+      if (pixels === 0) throw broken("it has no pixels");
+      return { type: "image/png", width: view.getUint32(16), height: view.getUint32(20) };
+    }
+    if (name === IHDR && at > 8) throw broken("it states its size twice");
+    if (name === IDAT) requireFew(++pixels, most.pixelChunks, "chunks of pixels");
+    else requireFew(++others, most.chunks, "chunks besides its pixels");
   }
   throw broken("it is cut off");
 }
@@ -50,37 +64,55 @@ const isJpeg = (view: DataView) => view.byteLength >= 3 && view.getUint16(0) ===
 const isFrameHeader = (marker: number) =>
   marker >= 0xc0 && marker <= 0xcf && marker !== 0xc4 && marker !== 0xc8 && marker !== 0xcc;
 
-/** JPEG: segments of 0xFF, marker, u16 length, content. The frame header has the size; the scan after it, the pixels. */
+/**
+ * JPEG: segments of 0xFF, marker, u16 length, content, with any number of 0xFF before a marker. A frame header has the size; the
+ * pixels follow a scan header, without a length. A progressive file has several scans, each of which visits all pixels.
+ */
 function readJpeg(view: DataView): ImageHeader {
   let size: { width: number; height: number } | undefined;
+  let [scans, segments, padding] = [0, 0, 0];
   let at = 2;
-  while (at + 4 <= view.byteLength) {
+  while (at + 2 <= view.byteLength) {
     if (view.getUint8(at) !== 0xff) throw broken(`byte ${at} is not the start of a segment`);
     const marker = view.getUint8(at + 1);
     if (marker === 0xff) {
+      requireFew(++padding, most.padding, "bytes of padding");
       at++;
       continue;
     }
-    if (marker === 0xda) {
-      if (size === undefined) throw broken("its pixels come before their size");
-      if (!endsWithEnd(view, at)) throw broken("it is cut off");
+    // Cameras append previews and padding after the end.
+    if (marker === 0xd9) {
+      if (size === undefined || scans === 0) throw broken("it has no pixels");
       return { type: "image/jpeg", ...size };
     }
+    if (at + 4 > view.byteLength) break;
     if (isFrameHeader(marker)) {
+      if (size !== undefined) throw broken("it states its size twice");
       if (at + 9 > view.byteLength) break;
       size = { height: view.getUint16(at + 5), width: view.getUint16(at + 7) };
     }
     const length = view.getUint16(at + 2);
     if (length < 2) throw broken(`the segment at byte ${at} has the length ${length}`);
     at += 2 + length;
+    if (marker !== 0xda) {
+      requireFew(++segments, most.segments, "segments");
+      continue;
+    }
+    if (size === undefined) throw broken("its pixels come before their size");
+    requireFew(++scans, most.scans, "scans");
+    at = endOfPixels(view, at);
   }
   throw broken("it is cut off");
 }
 
-/** Whether the end mark (FF D9) follows. Cameras append previews and padding, so it need not be the last. */
-function endsWithEnd(view: DataView, from: number): boolean {
-  for (let at = view.byteLength - 2; at > from; at--) if (view.getUint16(at) === 0xffd9) return true;
-  return false;
+/** Where the next segment starts: within pixels, 0xFF is followed by 0 or by a restart marker (D0 to D7). */
+function endOfPixels(view: DataView, from: number): number {
+  for (let at = from; at + 1 < view.byteLength; at++) {
+    if (view.getUint8(at) !== 0xff) continue;
+    const next = view.getUint8(at + 1);
+    if (next !== 0 && (next < 0xd0 || next > 0xd7)) return at;
+  }
+  return view.byteLength;
 }
 
 const signatures: readonly (readonly [name: string, at: number, text: string])[] = [

@@ -9,12 +9,13 @@ import { pathToFileURL } from "node:url";
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { UserError } from "../errors.ts";
+import { addressRules } from "./address-rules.ts";
 import { hostileFiles } from "./hostile-files.fixture.ts";
 import { readImageHeader } from "./image-header.ts";
 import { imageLimits } from "./image-limits.ts";
 import { imageLoader } from "./load-image.ts";
 import { folderStore, memoryStore } from "./media-store.ts";
-import { dataUrl, jpeg, png } from "./pictures.fixture.ts";
+import { chunk, dataUrl, jpeg, png } from "./pictures.fixture.ts";
 import type { ImageSource } from "./types.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "hone-images-"));
@@ -50,7 +51,8 @@ afterAll(async () => {
   rmSync(folder, { recursive: true });
 });
 
-const load = (source: ImageSource, signal?: AbortSignal) => imageLoader(memoryStore()).load(source, signal);
+const here = { own: addressRules(["*", "127.0.0.1"]) };
+const load = (source: ImageSource, signal?: AbortSignal) => imageLoader(memoryStore(), here).load(source, signal);
 
 describe("an image is read from", () => {
   const whole = { type: "image/png", width: 3, height: 5, bytes: png(3, 5).length };
@@ -72,10 +74,19 @@ describe("an image is read from", () => {
     ["an address", () => `${origin}/a.png`],
     ["an address that is redirected", () => new URL(`${origin}/moved`)],
     ["a Parquet file's bytes", () => ({ bytes: new Uint8Array(png(3, 5)), path: "a.png" })],
+    ["an ArrayBuffer", () => new Uint8Array(png(3, 5)).buffer],
+    ["a Blob", () => new Blob([new Uint8Array(png(3, 5))])],
+    ["base64", () => png(3, 5).toString("base64")],
+    ["the base64 of a row of JSON", () => ({ bytes: png(3, 5).toString("base64") })],
+    ["the path of a row of JSON", () => ({ path: join(folder, "a.png") })],
     ["a Parquet file's path", () => ({ bytes: null, path: join(folder, "a.png") })],
     ["an image that is stored", () => ({ ...whole, type: "image/png", hash })],
   ])("%s", async (_, source) => {
     expect(await load(source())).toEqual({ ...whole, hash });
+  });
+
+  test("a JPEG in base64, which looks like a path", async () => {
+    expect(await load(jpeg(300, 7).toString("base64"))).toMatchObject({ type: "image/jpeg", width: 300 });
   });
 
   test("a JPEG", async () => {
@@ -92,20 +103,34 @@ describe("an image is read from", () => {
     ).toMatchObject({ width: 6 });
   });
 
+  test("a progressive JPEG, and files in many pieces", () => {
+    const scan = jpeg().subarray(23, -2);
+    const scans = Array.from({ length: 100 }, () => scan);
+    const progressive = Buffer.concat([jpeg(5, 4).subarray(0, 23), ...scans, jpeg().subarray(-2)]);
+    expect(readImageHeader(progressive)).toMatchObject({ width: 5, height: 4 });
+    const piece = chunk("IDAT", Buffer.alloc(0));
+    const pieces = Buffer.concat([
+      png().subarray(0, 33),
+      ...Array.from({ length: 9000 }, () => piece),
+      png().subarray(33),
+    ]);
+    expect(readImageHeader(pieces)).toMatchObject({ width: 2 });
+  });
+
   test("an address only once, and again after a failure", async () => {
-    const { load } = imageLoader(memoryStore());
+    const { load } = imageLoader(memoryStore(), here);
     asked.length = 0;
     const all = await Promise.all([load(`${origin}/a.png`), load(`${origin}/a.png`), load(`${origin}/a.png`)]);
     expect(new Set(all.map((image) => image.hash)).size).toBe(1);
     await load(`${origin}/a.png`);
-    await expect(load(`${origin}/busy`)).rejects.toThrow("answered 503");
-    await expect(load(`${origin}/busy`)).rejects.toThrow("answered 503");
+    await expect(load(`${origin}/busy`)).rejects.toThrow("it answered 503");
+    await expect(load(`${origin}/busy`)).rejects.toThrow("it answered 503");
     expect(asked).toEqual(["/a.png", "/busy", "/busy"]);
   });
 
   test("an address again if the image was dropped from memory", async () => {
     const store = memoryStore(2 * png(3, 5).length);
-    const { load } = imageLoader(store);
+    const { load } = imageLoader(store, here);
     const { hash } = await load(`${origin}/a.png`);
     for (const width of [4, 6]) await load(png(width, 5));
     await expect(store.read(hash)).rejects.toThrow("no longer in memory");
@@ -118,7 +143,14 @@ describe("a hostile image", () => {
   test.each<[name: string, source: () => ImageSource, sentence: string]>([
     ...hostileFiles,
     ["a Parquet file's empty cell", () => ({ bytes: null, path: null }), "the image has neither bytes nor a path"],
-    ["a number", () => 7 as never, "the image is number"],
+    ["a number", () => 7 as never, "the image is a number"],
+    [
+      "a list of images",
+      () => [{ bytes: png() }, { bytes: png() }] as never,
+      "the image is a list of 2; each image needs its own part",
+    ],
+    ["an object", () => ({ url: "a.png", width: 3 }) as never, "the image is an object with the keys url, width"],
+    ["bytes as a list of numbers", () => ({ bytes: [137, 80] }) as never, "the image's bytes are a list of 2"],
     ["null", () => null as never, "the image is null"],
     ["a large file", () => join(folder, "large.png"), "large.png: the image has 21.0 MB; the limit is 21.0 MB"],
     ["a missing file", () => join(folder, "b.png"), `the image file ${folder}/b.png does not exist`],
@@ -150,13 +182,17 @@ describe("a hostile image", () => {
     ["another protocol", () => "ftp://example.com/a.png", "ftp://example.com/a.png is not the address of an image"],
     ["a script", () => "javascript:alert(1)", "javascript:alert(1) is not the address of an image"],
     ["a file on another machine", () => "file://other/a.png", "file://other/a.png: "],
-    ["a missing address", () => `${origin}/none`, "/none answered 404 instead of an image"],
+    ["a missing address", () => `${origin}/none`, "/none: it answered 404 instead of an image"],
     ["a web page", () => `${origin}/page`, "/page: the image is a web page, not PNG or JPEG"],
-    ["a server that is busy", () => `${origin}/busy`, "/busy answered 503 instead of an image"],
-    ["an answer that is cut off", () => `${origin}/cut`, "/cut cannot be fetched: "],
+    ["a server that is busy", () => `${origin}/busy`, "/busy: it answered 503 instead of an image"],
+    ["an answer that is cut off", () => `${origin}/cut`, "/cut: it cannot be fetched: "],
     ["an endless answer", () => `${origin}/endless`, "/endless: the image has"],
-    ["a redirection to itself", () => `${origin}/turning`, "/turning cannot be fetched: "],
-    ["a machine that is not there", () => "http://127.0.0.1:1/a.png", "http://127.0.0.1:1/a.png cannot be fetched: "],
+    ["a redirection to itself", () => `${origin}/turning`, "/turning: it has more than 5 redirects"],
+    [
+      "a machine that is not there",
+      () => "http://127.0.0.1:1/a.png",
+      "http://127.0.0.1:1/a.png: it cannot be fetched: ",
+    ],
   ])("%s", async (_, source, sentence) => {
     await expect(load(source())).rejects.toThrow(sentence);
     await expect(load(source())).rejects.toMatchObject({ exitCode: expect.any(Number) });

@@ -1,10 +1,12 @@
 /** Reads an image from bytes, a data URL, a file, or an address, which is fetched once. */
 import { readFile, stat } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
-import { RunError, UserError } from "../errors.ts";
-import { imageLimits, requireSize } from "./image-limits.ts";
+import { HoneError, RunError, UserError } from "../errors.ts";
+import { type AddressRules, addressRules } from "./address-rules.ts";
+import { type DownloadOptions, download } from "./download.ts";
+import { requireSize } from "./image-limits.ts";
 import type { MediaStore } from "./media-store.ts";
-import type { ImageSource, ParquetImage, StoredImage } from "./types.ts";
+import type { ClientImage, ImageSource, ParquetImage, StoredImage } from "./types.ts";
 
 export interface ImageLoader {
   /**
@@ -14,24 +16,59 @@ export interface ImageLoader {
   load(source: ImageSource, signal?: AbortSignal): Promise<StoredImage>;
 }
 
+/** Which addresses a loader fetches images from. */
+export interface Fetching extends Pick<DownloadOptions, "resolve"> {
+  /** Of the user's own data and program. Default: all public ones. */
+  own?: AddressRules | undefined;
+  /** Of clients, which could otherwise probe this machine's network. Default: none. */
+  clients?: AddressRules | undefined;
+  /** Logs why an address of a client was not used: the client gets the same sentence for every cause. */
+  log?: (line: string) => void;
+}
+
+/** Number of addresses that are cached, and their length: clients choose them. */
+const [mostCached, longestAddress] = [4096, 8192];
+
 /** Results are cached by address, so that each address is fetched once. */
-export function imageLoader(store: MediaStore): ImageLoader {
+export function imageLoader(store: MediaStore, fetching: Fetching = {}): ImageLoader {
+  const { own = addressRules(["*"]), clients = addressRules([]), log = () => {}, resolve } = fetching;
   const fetched = new Map<string, Promise<StoredImage>>();
 
-  function fetchOnce(url: string): Promise<StoredImage> {
-    const image = fetchUnlessStored(url, fetched.get(url));
-    fetched.set(url, image);
-    image.catch(() => fetched.delete(url));
+  function fetchOnce(url: string, rules: AddressRules): Promise<StoredImage> {
+    // What the user's own rules allowed tells a client nothing.
+    const key = rules === own ? url : `client ${url}`;
+    const image = fetchUnlessStored(url, rules, fetched.get(key));
+    fetched.set(key, image);
+    const [oldest] = fetched.keys();
+    if (oldest !== undefined && fetched.size > mostCached) fetched.delete(oldest);
+    image.catch(() => fetched.delete(key));
     return image;
   }
 
-  async function fetchUnlessStored(url: string, earlier: Promise<StoredImage> | undefined): Promise<StoredImage> {
+  async function fetchUnlessStored(
+    url: string,
+    rules: AddressRules,
+    earlier: Promise<StoredImage> | undefined,
+  ): Promise<StoredImage> {
     const known = await earlier;
-    return known !== undefined && store.has(known) ? known : add(await download(url), url);
+    if (known !== undefined && store.has(known)) return known;
+    return located(url, async () => {
+      if (url.length > longestAddress) throw new UserError(`it is longer than ${longestAddress} characters`);
+      if (!URL.canParse(url)) throw new UserError("it is not an address");
+      return store.add(await download(url, { rules, ...(resolve ? { resolve } : {}) }));
+    });
   }
 
-  function add(bytes: Uint8Array, where: string): StoredImage {
-    return located(where, () => store.add(bytes));
+  async function fetchForClient(url: string, signal: AbortSignal | undefined): Promise<StoredImage> {
+    try {
+      return await unlessAborted(fetchOnce(url, clients), signal);
+    } catch (error) {
+      signal?.throwIfAborted();
+      log(`an image that a client named was not used: ${error instanceof Error ? error.message : error}`);
+      throw new UserError("the image's address cannot be used", {
+        hint: "send the image itself as a data URL; the operator of this server can allow hosts for addresses",
+      });
+    }
   }
 
   return {
@@ -39,20 +76,31 @@ export function imageLoader(store: MediaStore): ImageLoader {
       signal?.throwIfAborted();
       if (source instanceof Uint8Array) return store.add(source);
       if (isStored(source)) return source;
+      if (isClientImage(source)) {
+        const { address } = source;
+        return isHttp(address) ? fetchForClient(address, signal) : addDataUrl(store, address);
+      }
+      if (source instanceof ArrayBuffer) return store.add(new Uint8Array(source));
+      if (source instanceof Blob) {
+        requireSize(source.size);
+        return store.add(new Uint8Array(await source.arrayBuffer()));
+      }
       if (isParquetImage(source)) return this.load(fromParquet(source), signal);
       if (typeof source !== "string" && !(source instanceof URL)) {
-        throw new UserError(`the image is ${source === null ? "null" : typeof source}`, { hint: forms });
+        throw new UserError(`the image is ${describe(source)}`, { hint: forms });
       }
       const address = String(source);
-      if (/^https?:/i.test(address)) return unlessAborted(fetchOnce(address), signal);
+      if (bareBase64.test(address.slice(0, 200))) return store.add(decodeBase64(address));
+      if (isHttp(address)) return unlessAborted(fetchOnce(address, own), signal);
       if (/^data:/i.test(address)) return addDataUrl(store, address);
       if (/^[a-z][a-z0-9+.-]+:/i.test(address) && !/^file:/i.test(address)) {
         throw new UserError(`${shorten(address)} is not the address of an image`, {
           hint: forms,
         });
       }
-      const path = /^file:/i.test(address) ? located(address, () => fileURLToPath(address)) : address;
-      return add(await readImageFile(path), path);
+      const path = /^file:/i.test(address) ? await located(address, () => fileURLToPath(address)) : address;
+      const bytes = await readImageFile(path);
+      return located(path, () => store.add(bytes));
     },
   };
 }
@@ -60,25 +108,44 @@ export function imageLoader(store: MediaStore): ImageLoader {
 export const isStored = (source: unknown): source is StoredImage =>
   typeof source === "object" && source !== null && !(source instanceof URL) && "hash" in source;
 
-const forms = "use bytes, a data URL, an http(s) URL, a file, or a Parquet file's { bytes, path }";
+const isHttp = (address: string) => /^https?:/i.test(address);
+
+const isClientImage = (source: unknown): source is ClientImage =>
+  typeof source === "object" && source !== null && !(source instanceof URL) && "address" in source;
+
+const forms = "use bytes, a Blob, base64, a data URL, an http(s) URL, a file, or { bytes, path } of a data set";
 
 const isParquetImage = (source: unknown): source is ParquetImage =>
-  typeof source === "object" && source !== null && !(source instanceof URL) && "bytes" in source && "path" in source;
+  typeof source === "object" && source !== null && !(source instanceof URL) && ("bytes" in source || "path" in source);
 
+/** Rows of JSON have the bytes in base64. */
 function fromParquet({ bytes, path }: ParquetImage): Uint8Array | string {
   if (bytes instanceof Uint8Array) return bytes;
+  if (typeof bytes === "string") return decodeBase64(bytes);
+  if (bytes !== null && bytes !== undefined) {
+    throw new UserError(`the image's bytes are ${describe(bytes)}`, { hint: "use a Uint8Array or text in base64" });
+  }
   if (typeof path === "string") return path;
   throw new UserError("the image has neither bytes nor a path");
 }
 
-/** Puts the place before a sentence that begins with "the image". */
-function located<T>(where: string, run: () => T): T {
+/** The first bytes of a PNG or JPEG file, in base64 without "data:". A JPEG's look like a path. */
+const bareBase64 = /^(iVBORw0KGgo|\/9j\/)[A-Za-z0-9+/\s]{40,}={0,2}$/;
+
+function describe(value: unknown): string {
+  if (value === null || typeof value !== "object") return value === null ? "null" : `a ${typeof value}`;
+  if (Array.isArray(value)) return `a list of ${value.length}; each image needs its own part`;
+  return `an object with the keys ${Object.keys(value).slice(0, 5).join(", ") || "(none)"}`;
+}
+
+/** Puts the place before the sentence of an error. */
+async function located<T>(where: string, run: () => T | Promise<T>): Promise<T> {
   try {
-    return run();
+    return await run();
   } catch (error) {
-    if (error instanceof RunError) throw error;
+    const Kind = error instanceof RunError ? RunError : UserError;
     const message = error instanceof Error ? error.message : String(error);
-    throw new UserError(`${shorten(where)}: ${message}`, error instanceof UserError ? { hint: error.hint } : {});
+    throw new Kind(`${shorten(where)}: ${message}`, error instanceof HoneError ? { hint: error.hint } : {});
   }
 }
 
@@ -116,46 +183,13 @@ async function readImageFile(path: string): Promise<Uint8Array> {
     const found = await stat(path);
     // Reading a pipe or a device might never end.
     if (!found.isFile()) throw new UserError(`${shorten(path)} is not an image file, but a folder or a device`);
-    located(path, () => requireSize(found.size));
+    await located(path, () => requireSize(found.size));
     return await readFile(path);
   } catch (error) {
     if (error instanceof UserError) throw error;
     const { code } = error as NodeJS.ErrnoException;
     if (code === "ENOENT" || code === "ENOTDIR") throw new UserError(`the image file ${shorten(path)} does not exist`);
     throw new UserError(`${shorten(path)} cannot be read as an image file: ${code ?? (error as Error).message}`);
-  }
-}
-
-async function download(url: string): Promise<Uint8Array> {
-  const { fetchSeconds } = imageLimits;
-  try {
-    const response = await fetch(url, {
-      headers: { accept: "image/png, image/jpeg" },
-      signal: AbortSignal.timeout(fetchSeconds * 1000),
-    });
-    if (!response.ok) {
-      await response.body?.cancel();
-      const text = `${shorten(url)} answered ${response.status} instead of an image`;
-      throw response.status >= 500 || response.status === 429 ? new RunError(text) : new UserError(text);
-    }
-    const pieces: Uint8Array[] = [];
-    let bytes = 0;
-    for await (const piece of response.body ?? []) {
-      bytes += piece.length;
-      located(url, () => requireSize(bytes));
-      pieces.push(piece);
-    }
-    return Buffer.concat(pieces);
-  } catch (error) {
-    if (error instanceof UserError || error instanceof RunError) throw error;
-    const timedOut = error instanceof Error && error.name === "TimeoutError";
-    const cause = error instanceof Error && error.cause instanceof Error ? error.cause.message : String(error);
-    throw new RunError(
-      timedOut
-        ? `${shorten(url)} did not send an image within ${fetchSeconds} s`
-        : `${shorten(url)} cannot be fetched: ${cause}`,
-      { cause: error },
-    );
   }
 }
 

@@ -1,7 +1,8 @@
 /** Small PNG and JPEG files for tests, written byte by byte. */
 import { crc32, deflateSync } from "node:zlib";
 
-const chunk = (name: string, content: Uint8Array) => {
+/** A chunk of a PNG. */
+export const chunk = (name: string, content: Uint8Array) => {
   const body = Buffer.concat([Buffer.from(name, "latin1"), content]);
   const [length, checksum] = [Buffer.alloc(4), Buffer.alloc(4)];
   length.writeUInt32BE(content.length);

@@ -1,15 +1,21 @@
 /** Images as users give them, and as Hone keeps them: once, by the hash of their bytes. */
 
 /**
- * The bytes of a PNG or JPEG file; a data URL, an http(s) URL or the path of such a file; an image of a Parquet file; or an
- * image that is stored.
+ * The bytes of a PNG or JPEG file, also in base64; a data URL, an http(s) URL or the path of such a file; an image of a data set;
+ * or an image that is stored.
  */
-export type ImageSource = Uint8Array | URL | string | ParquetImage | StoredImage;
+export type ImageSource = Uint8Array | ArrayBuffer | Blob | URL | string | ParquetImage | StoredImage | ClientImage;
 
 /** Hugging Face's datasets store images as bytes, or as a path if they are not embedded. */
 export interface ParquetImage {
-  bytes: Uint8Array | null;
-  path: string | null;
+  /** Text is base64, as in a data set of JSON lines. */
+  bytes?: Uint8Array | string | null;
+  path?: string | null;
+}
+
+/** The data URL or http(s) URL that a client of a server sent. Never a file of this machine. */
+export interface ClientImage {
+  address: string;
 }
 
 export type ImageType = "image/png" | "image/jpeg";

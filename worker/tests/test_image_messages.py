@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Iterator
 from io import BytesIO
@@ -10,17 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hone_worker.errors import UserMistake
+import torch
+import transformers as hf
+from hone_worker.errors import UnusableImage, UserMistake, first_line
 from hone_worker.images.decode import open_image
-from hone_worker.images.pictures import UnusableImage
 from hone_worker.policies.registry import Policies
+from hostile_images import chunk, png, progressive
+from make_tiny_model import make_tokenizer
 from models import load
 from PIL import Image as Pillow
 from sampling_helpers import folder as text_folder
 from test_server import ADAM, LORA, SETTINGS, samples_of
-from tiny_vision_models import build, picture, text
+from tiny_vision_models import _SIGLIP, _TEXT, IMAGE_TOKEN, build, picture, text
 from transformers import AutoImageProcessor, AutoTokenizer, Idefics3Processor
 from transformers.image_transforms import convert_to_rgb
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from worker_client import Client, ragged
 
 
@@ -45,15 +48,6 @@ def put(client: Client, files: dict[str, bytes]) -> tuple[list[dict], list[list[
     assert answer["ok"], answer
     ends = found["offsets"].tolist()
     return answer["media"], [found["tokens"][begin:end].tolist() for begin, end in zip(ends, ends[1:])]
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png(width: int, height: int, data: bytes, depth: int = 8, color: int = 2) -> bytes:
-    head = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def saved(mode: str, form: str, color: object = 0, **options: object) -> bytes:
@@ -176,6 +170,22 @@ def test_samples_and_training_with_images(client: Client, folder: Path) -> None:
     client.call("close_policy", policy=policy)
 
 
+def test_a_slow_image_does_not_stop_samples_and_ends_with_its_client(client: Client) -> None:
+    file = progressive(4096, 4096, 100_000)
+    arrays = {"bytes": np.frombuffer(file, np.uint8), "offsets": np.array([0, len(file)], np.int32)}
+    slow = client.send("put_media", arrays, hashes=["slow"])
+    policy = client.call("create_policy", adapter={"kind": "none"})["policy"]
+    _, (one,) = put(client, {"one": WHOLE})
+    prompt = ragged([text(1, 4) + one]) | {"media_ranges": np.array([[0, 4, len(one)]], np.int32)}
+    request = client.send("sample", prompt, policy=policy, requests=[{"max_tokens": 5}], media=["one"])
+    assert client.answer(request)[0]["ok"]
+    aborted = client.send("abort", media=slow)
+    answers = {header["id"]: header for header, _ in (client.receive(), client.receive())}
+    assert answers[slow] == {"id": slow, "ok": True, "cancelled": True}
+    assert answers[aborted]["ok"]
+    assert put(client, {"two": picture(2)})[1][0]
+
+
 @pytest.mark.parametrize(
     "media, ranges, kind, message",
     [
@@ -212,6 +222,20 @@ def test_a_model_without_an_image_processor_says_why(folder: Path, tmp_path: Pat
     with pytest.raises(UnusableImage, match="the limit is 500 in all"):
         vision.read("large", WHOLE)
     assert vision.read("small", picture(1, 16, 16)).size == (16, 16)
+
+
+def test_an_unsupported_family_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
+    """The reason was `'types.SimpleNamespace' object has no attribute 'patch_size'`."""
+    text_part = hf.LlamaConfig(**_TEXT, hidden_size=32)
+    vision_part = hf.CLIPVisionConfig(**{name: value for name, value in _SIGLIP.items() if name != "initializer_range"})
+    config = hf.LlavaConfig(vision_config=vision_part, text_config=text_part, image_token_index=IMAGE_TOKEN)
+    hf.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).save_pretrained(tmp_path)
+    LlavaImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(tmp_path)
+    make_tokenizer(["<|pad|>", "<|im_start|>", "<|im_end|>", "<image>"]).save_pretrained(tmp_path)
+    reason = load(tmp_path).info()["images_reason"]
+    assert reason.startswith("images for models of type llava are not supported; supported are qwen2_vl, qwen2_5_vl, ")
+    assert reason.endswith("it needs patch_size, which Hone does not know)")
+    assert first_line(ValueError("\n  \nthe cause\nmore")) == "the cause" and first_line(KeyError()) == "KeyError"
 
 
 def test_a_text_model_refuses_images() -> None:

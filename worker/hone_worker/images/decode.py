@@ -4,7 +4,7 @@ from io import BytesIO
 
 from PIL import Image, ImageOps
 
-from .pictures import UnusableImage
+from ..errors import UnusableImage
 
 MOST_PIXELS = 1 << 25
 _SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
@@ -34,7 +34,8 @@ def open_image(encoded: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
         picture.info["transparent"] = transparent
         return picture
     except Exception as error:  # noqa: BLE001
-        raise UnusableImage(f"it cannot be decoded: {error or type(error).__name__}") from None
+        why = "it needs too much memory" if isinstance(error, MemoryError) else error or type(error).__name__
+        raise UnusableImage(f"it cannot be decoded: {why}") from None
 
 
 def _is_transparent(image: Image.Image) -> bool:

@@ -1,11 +1,13 @@
 """The images of messages: put_media stores them, and later messages refer to them by hash."""
 
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..channel import Message
-from .pictures import Pictures, UnusableImage, find_pictures
+from ..errors import UnusableImage
+from .pictures import Pictures, find_pictures
 from .store import ImageStore
 
 if TYPE_CHECKING:
@@ -18,14 +20,16 @@ class Media:
     def __init__(self) -> None:
         self._images = ImageStore()
 
-    def put(self, message: Message, vision: "Vision") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The answer to put_media."""
+    def put(
+        self, message: Message, vision: "Vision", stop: Event | None = None
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The answer to put_media. Raises Stopped when another thread sets `stop`."""
         encoded, offsets = message.arrays["bytes"], message.arrays["offsets"].tolist()
         described: list[dict[str, Any]] = []
         tokens: list[np.ndarray] = []
         for hash, begin, end in zip(message.header["hashes"], offsets, offsets[1:]):
             try:
-                image = self._images.get(hash) or vision.read(hash, encoded[begin:end].tobytes())
+                image = self._images.get(hash) or vision.read(hash, encoded[begin:end].tobytes(), stop)
             except UnusableImage as unusable:
                 described.append({"error": str(unusable)})
                 tokens.append(np.empty(0, np.int32))

@@ -19,6 +19,9 @@ _PROCESSORS = {
     "smolvlm": ("smolvlm", "SmolVLMImageProcessorPil"),
 }
 
+FAMILIES = tuple(_PROCESSORS)
+"""The types of models whose images are tested. Others are refused unless their features pass the test at the start."""
+
 
 def open_processor(
     folder: Path, config: PreTrainedConfig
@@ -29,7 +32,7 @@ def open_processor(
     if kind not in _PROCESSORS:
         raise UserMistake(
             f"images for models of type {kind} need a later version of transformers than the installed one",
-            f"supported with this version: {', '.join(_PROCESSORS)}",
+            f"supported with this version: {', '.join(FAMILIES)}",
         )
     module, name = _PROCESSORS[kind]
     pixels = getattr(import_module(f"transformers.models.{module}.image_processing_pil_{module}"), name)

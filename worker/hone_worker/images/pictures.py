@@ -10,10 +10,6 @@ from torch import Tensor
 from ..errors import UserMistake
 
 
-class UnusableImage(Exception):
-    """The reason why an image cannot be used, without a final period."""
-
-
 @dataclass(frozen=True, eq=False)
 class Image:
     """An image that the worker has stored."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from PIL import Image
@@ -12,11 +12,10 @@ from torch import Tensor
 from transformers import AutoImageProcessor, PreTrainedConfig
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
-from ..errors import UserMistake, first_line
+from ..errors import UnusableImage, UserMistake, first_line
 from ..memory import is_out_of_memory
 from ..models.checkpoint_files import read_json
 from . import older_transformers
-from .pictures import UnusableImage
 
 _CONFIGURATIONS = ("preprocessor_config.json", "processor_config.json")
 
@@ -62,7 +61,7 @@ class ImageProcessor:
         """Returns the vision tower's inputs and int32 tokens. Raises UnusableImage for sizes that the model refuses."""
         try:
             found = self._pixels(images=image, return_tensors="pt", **self._options)
-            text = self._write(SimpleNamespace(**self._names), found, 0)
+            text = self._write(_Names(self._names), found, 0)
         except Exception as error:  # noqa: BLE001 - processors raise errors of many classes
             if is_out_of_memory(error):
                 raise
@@ -72,6 +71,16 @@ class ImageProcessor:
             ) from error
         inputs = {name: value for name, value in found.items() if isinstance(value, Tensor)}
         return inputs, np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
+
+class _Names(SimpleNamespace):
+    """Stands for transformers' processor in the function that writes the text of an image."""
+
+    def __init__(self, names: dict[str, Any]):
+        super().__init__(**names)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"it needs {name}, which Hone does not know")
 
 
 def _open(folder: Path, config: PreTrainedConfig) -> tuple[Any, Callable[..., str], dict[str, Any]]:

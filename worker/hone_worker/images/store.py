@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from threading import Lock
 from typing import Generic, TypeVar
 
 from .pictures import Image
@@ -10,26 +11,29 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Value]):
-    """Drops the least recently used values, but never the newest one."""
+    """Drops the least recently used values, but never the newest one. Several threads may use it."""
 
     def __init__(self, budget: int):
         self._budget = budget
         self._held: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self.bytes = 0
+        self._lock = Lock()
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
-        if key in self._held:
-            self.bytes -= self._held.pop(key)[1]
-        self._held[key] = (value, size)
-        self.bytes += size
-        while self.bytes > self._budget and len(self._held) > 1:
-            self.bytes -= self._held.popitem(last=False)[1][1]
+        with self._lock:
+            if key in self._held:
+                self.bytes -= self._held.pop(key)[1]
+            self._held[key] = (value, size)
+            self.bytes += size
+            while self.bytes > self._budget and len(self._held) > 1:
+                self.bytes -= self._held.popitem(last=False)[1][1]
 
     def get(self, key: Hashable) -> Value | None:
-        if key not in self._held:
-            return None
-        self._held.move_to_end(key)
-        return self._held[key][0]
+        with self._lock:
+            if key not in self._held:
+                return None
+            self._held.move_to_end(key)
+            return self._held[key][0]
 
 
 class MissingMedia(Exception):

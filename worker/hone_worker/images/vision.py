@@ -2,12 +2,14 @@
 
 import inspect
 from collections.abc import Hashable, Sequence
+from threading import Event
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .decode import MOST_PIXELS, open_image
+from .decode import MOST_PIXELS
+from .decoders import decode
 from .pictures import Image, Pictures, Piece
 from .processor import ImageProcessor
 from .store import Recent
@@ -39,9 +41,9 @@ class Vision:
         family = self._base.config.model_type
         return {"placeholder": processor.token, "placeholder_id": processor.token_id, "family": family}
 
-    def read(self, hash: str, encoded: bytes) -> Image:
-        """Decodes and processes an image. Raises UnusableImage."""
-        picture = open_image(encoded, self.most_pixels)
+    def read(self, hash: str, encoded: bytes, stop: Event | None = None) -> Image:
+        """Decodes and processes an image. Raises UnusableImage, and Stopped when another thread sets `stop`."""
+        picture = decode(encoded, self.most_pixels, stop)
         inputs, tokens = self.processor(picture)
         places = np.flatnonzero(tokens == self.processor.token_id)
         self._keep_inputs(hash, inputs)
@@ -94,7 +96,7 @@ class Vision:
         """The inputs of the vision part, on the CPU."""
         held = self._inputs.get(image.hash)
         if held is None:
-            held, _ = self.processor(open_image(image.encoded, self.most_pixels))
+            held, _ = self.processor(decode(image.encoded, self.most_pixels))
             self._keep_inputs(image.hash, held)
         return {name: value for name, value in held.items() if name in self._accepted}
 
