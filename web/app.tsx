@@ -1,4 +1,5 @@
 /** The frame of the page: top bar, tabs of a run, shortcuts, and the view of the address. */
+import { useSignalEffect } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { Anatomy } from "./pages/anatomy.tsx";
 import { Compare } from "./pages/compare.tsx";
@@ -13,11 +14,12 @@ import { Runs } from "./pages/runs.tsx";
 import { Task } from "./pages/task.tsx";
 import { Link, Pending, StateBadge } from "./parts/basics.tsx";
 import { printable } from "./parts/printable.ts";
-import { address, go, path } from "./state/address.ts";
+import { go, path } from "./state/address.ts";
 import { embedded } from "./state/embedded.ts";
 import { useAnswer } from "./state/fetch.ts";
 import { focusSearch, moveFocus, useKeys } from "./state/keys.ts";
 import { connection } from "./state/live.ts";
+import { addressAbove, tabAddress, tabOf, title } from "./state/place.ts";
 import { switchTheme, theme } from "./state/theme.ts";
 
 /** Small screens show a part of the tabs. */
@@ -28,12 +30,15 @@ export function App() {
   const [area, run = "", view = "", item = ""] = path.value.split("/").slice(1).map(decodeURIComponent);
   const help = useRef<HTMLDialogElement>(null);
   useEffect(scrollToTab, [view]);
+  useSignalEffect(() => {
+    document.title = title(tabs);
+  });
   useKeys({
     j: () => moveFocus(1),
     k: () => moveFocus(-1),
     "/": focusSearch,
     "?": () => help.current?.showModal(),
-    u: () => go(parentOf(path.peek())),
+    u: () => go(addressAbove()),
   });
   return (
     <>
@@ -76,11 +81,6 @@ const shortcuts = [
   ["?", "this list"],
 ] as const;
 
-function parentOf(path: string): string {
-  const segments = path.split("/").slice(1, -1);
-  return segments.length <= 1 ? "/" : `/${segments.join("/")}`;
-}
-
 const tabs = [
   ["", "Overview"],
   ["anatomy", "Anatomy"],
@@ -89,9 +89,6 @@ const tabs = [
   ["failures", "Failures"],
   ["config", "Configuration"],
 ] as const;
-
-/** The tab of a view that has none of its own. */
-const tabOf: Readonly<Record<string, string>> = { group: "groups", task: "groups" };
 
 function TopBar({ run, view, onHelp }: { run: string; view: string; onHelp: () => void }) {
   const dark = theme.value === "dark";
@@ -106,11 +103,7 @@ function TopBar({ run, view, onHelp }: { run: string; view: string; onHelp: () =
       {run !== "" && (
         <nav class="tabs" aria-label="Views of the run">
           {tabs.map(([name, label]) => (
-            <Link
-              key={name}
-              to={address(name === "" ? ["runs", run] : ["runs", run, name])}
-              aria-current={(tabOf[view] ?? view) === name ? "page" : undefined}
-            >
+            <Link key={name} to={tabAddress(run, name)} aria-current={tabOf(view) === name ? "page" : undefined}>
               {label}
             </Link>
           ))}
@@ -145,7 +138,7 @@ function RunName({ run }: { run: string }) {
       <span class="muted" aria-hidden="true">
         /
       </span>
-      <Link to={address(["runs", run])} class="run-name">
+      <Link to={tabAddress(run, "")} class="run-name">
         {printable(run)}
       </Link>
       {data && <StateBadge state={data.state} />}

@@ -109,6 +109,7 @@ describe("an episode", () => {
   });
 
   test("opens its neighbors with [ and ], changes the coloring with c, and goes up with u", async () => {
+    await open(`${run}/episodes`, "<b>toy</b>/1:0");
     await open(`${run}/episodes/t1.1`, "toy</b>/1:1");
     await press("]");
     expect(location.hash).toContain("t2.0");
@@ -116,8 +117,68 @@ describe("an episode", () => {
     await press("c");
     expect(location.hash).toMatch(/t1\.1.*color=logprob/);
     await press("u");
-    expect(location.hash).toBe(`#${run}/episodes`);
+    expect(location.hash).toBe(`#${run}/episodes?step=1`);
   });
+});
+
+test("tabs keep the step, and each what it showed", async () => {
+  const tab = (name: string) => [...document.querySelectorAll(".tabs a")].find((link) => link.textContent === name)!;
+  await open(`${run}?curves=actor%2Fentropy&step=1`, "All 2 metrics");
+  for (const name of ["Anatomy", "Groups", "Configuration", "Failures"]) {
+    expect(tab(name).getAttribute("href")).toMatch(/\?step=1$/);
+  }
+  await open(`${run}/episodes/t2.0`, "attacked");
+  expect(tab("Groups").getAttribute("href")).toBe(`#${run}/groups?step=2`);
+  expect(tab("Overview").getAttribute("href")).toBe(`#${run}?curves=actor%2Fentropy&step=2`);
+  await press("u");
+  await press("u");
+  expect(location.hash).toBe(`#${run}?curves=actor%2Fentropy&step=2`);
+  await open(`${run}/groups?step=7`, "This report does not contain this part.");
+  expect(document.querySelector(".slider output")?.textContent).toContain("step 2");
+});
+
+test("a phase that ends after its step stays in its card", async () => {
+  await open(`${run}/anatomy?step=2`, "logging");
+  const percentOf = (style: CSSStyleDeclaration, name: string) =>
+    Number(/([\d.]+)%/.exec(style.getPropertyValue(name))?.[1]);
+  const places = [...document.querySelectorAll<HTMLElement>(".phase")].map(({ style }) => [
+    percentOf(style, "inset-inline-start"),
+    percentOf(style, "inline-size"),
+  ]);
+  expect(places).toEqual([
+    [0, 90],
+    [95, expect.closeTo(5)],
+  ]);
+});
+
+test.each([
+  ["/", "Runs - Hone"],
+  ["/compare?runs=toy%20run,other", "Compare toy run, other - Hone"],
+  [run, "toy run: overview - Hone"],
+  [`${run}/groups?step=1`, "toy run: groups, step 1 - Hone"],
+  [`${run}/group?step=1&task=${task}`, "toy run: <b>toy</b>/1, step 1 - Hone"],
+  [`${run}/episodes/t1.0`, "toy run: episode t1.0 - Hone"],
+])("the title of %s is %s", async (address, title) => {
+  await open(address, "");
+  await vi.waitFor(() => expect(document.title).toBe(title));
+});
+
+test("charts are smoothed, logarithmic and zoomed as the address says", async () => {
+  await open(`${run}?smooth=0.5&log=Entropy&x=tokens&zoom=1-2`, "Entropy");
+  const control = (label: string) => document.querySelector<HTMLInputElement>(`[aria-label='${label}']`)!;
+  expect(control("logarithmic axis of Entropy").getAttribute("aria-pressed")).toBe("true");
+  expect(control("logarithmic axis of Reward").getAttribute("aria-pressed")).toBe("false");
+  expect([control("first step shown").value, control("last step shown").value]).toEqual(["1", "2"]);
+  expect(document.querySelector(".chart-controls output")?.textContent).toBe("0.5");
+  // The run did not record how many tokens it sampled.
+  const pressed = () =>
+    [...document.querySelectorAll(".chart-controls [aria-pressed=true]")].map((one) => one.textContent);
+  expect(pressed()).toEqual(["step"]);
+  control("logarithmic axis of Reward").click();
+  await vi.waitFor(() => expect(location.hash).toContain("log=Entropy%2CReward"));
+  const reset = [...document.querySelectorAll("button")].find(({ textContent }) => textContent === "Reset zoom");
+  reset?.click();
+  await vi.waitFor(() => expect(location.hash).not.toContain("zoom"));
 });
 
 test("j and k move between rows, / goes to the search field, ? shows the keys", async () => {

@@ -189,7 +189,10 @@ export const report: Record<string, unknown> = {
     kind: "train",
     origin: 0,
     end: 1000,
-    phases: [{ name: "rollout", start: 0, end: 900 }],
+    phases: [
+      { name: "rollout", start: -100, end: 900 },
+      { name: "logging", start: 950, end: 1400 },
+    ],
     weights: [{ version: 3, at: 500 }],
     lanes: rows.slice(2).map(({ task, rollout, key, reward }) => ({
       task,

@@ -3,7 +3,8 @@
  * page can use this file.
  *
  * All routes are under `/api`. `:run` is the name of a run's folder (`Run.id`), `:episode` is `EpisodeRow.key`; both are
- * safe in a path. Errors are `ApiError` with status 400 (a mistake in the query), 401 (no token), 404 or 500. A run is
+ * safe in a path. Errors are `ApiError` with status 400 (a mistake in the query, or a file of the run that cannot be read),
+ * 401 (no token), 404 or 500. A run of which something cannot be read answers with the rest, and names it in `problem`. It is
  * indexed while it is viewed: answers contain what is indexed so far, and `RunSummary.indexing` is the indexed share.
  *
  * Images of messages are files: `/api/runs/:run/media/:hash` (see `MessageImage`).
@@ -26,6 +27,9 @@ export interface Routes {
   "/api/runs/:run/failures": { query: FailuresQuery; answer: Failures };
   "/api/runs/:run/search": { query: SearchQuery; answer: SearchResults };
   "/api/runs/:run/journal": { query: JournalQuery; answer: JournalPage };
+  "/api/runs/:run/rewards": { query: RewardsQuery; answer: RewardHistogram };
+  "/api/runs/:run/scales": { query: Record<never, string>; answer: TokenScales };
+  "/api/columns": { query: ColumnsQuery; answer: MetricColumns };
   "/api/fields": { query: Record<never, string>; answer: FilterFields };
 }
 
@@ -86,8 +90,20 @@ export interface RunSummary {
   validation: Record<string, JsonNumber>;
   /** Share of the episode files that is indexed, from 0 to 1; absent if all are. */
   indexing?: number | undefined;
-  /** Why the folder cannot be read completely. */
+  /** Why the folder cannot be read completely: the first of its `problems`, as a sentence. */
   problem?: string | undefined;
+}
+
+/** A file of which something cannot be read. */
+export interface FileProblem {
+  /** Within the run folder. */
+  file: string;
+  /** The number of lines that are skipped; 0: the whole file cannot be read. */
+  lines: number;
+  /** The number of the first of them, from 1. */
+  first: number | null;
+  /** What is wrong with the first of them, or with the file. */
+  reason: string;
 }
 
 export interface RunDetail extends RunSummary {
@@ -109,6 +125,8 @@ export interface RunDetail extends RunSummary {
   hasTokenizer: boolean;
   /** The reason why the run ended, and its last lines of output. */
   end: { reason: "done" | "stopped" | "failed"; text?: string; report: string[] } | null;
+  /** What of the folder cannot be read, at most 100 files; empty or absent if everything can. */
+  problems?: FileProblem[];
 }
 
 export interface StepSummary {
@@ -161,6 +179,19 @@ export interface Curves {
   steps: number[];
   /** `[S]` by name; null where a step has no such value. */
   columns: Record<string, (JsonNumber | null)[]>;
+}
+
+export interface ColumnsQuery {
+  /** Names, joined by commas. */
+  names?: string;
+}
+
+/** Metrics as columns of the list of runs. */
+export interface MetricColumns {
+  /** All names of all runs, sorted. */
+  names: string[];
+  /** The newest value, by run and name; absent where a run does not have it. */
+  values: Record<string, Record<string, JsonNumber>>;
 }
 
 // The anatomy of a step
@@ -261,6 +292,31 @@ export interface EpisodeList {
   rows: EpisodeRow[];
 }
 
+export interface RewardsQuery {
+  filter?: string;
+}
+
+/** Episodes by reward. An episode whose trajectories differ counts once in each of their bins. */
+export interface RewardHistogram {
+  /** In order. `low` is in a bin; `high` is in the next one, if there is one. One bin per value if there are few: `low = high`. */
+  bins: RewardBin[];
+  unknown: number;
+}
+
+export interface RewardBin {
+  low: number;
+  high: number;
+  count: number;
+}
+
+/** Ranges of the numbers that tokens are colored by, over evenly spread episodes of the run. */
+export interface TokenScales {
+  /** The number of these episodes. */
+  episodes: number;
+  /** By the coloring's name; absent if not recorded. Over the tokens that are trained on. */
+  ranges: Record<string, [low: number, high: number]>;
+}
+
 export interface EpisodeRow {
   /** `t12.5`: the sixth episode of training step 12; `v10.0`: the first of the validation after step 10. */
   key: string;
@@ -288,6 +344,11 @@ export interface EpisodeRow {
   /** Whether all rewards of its group are equal, so that there is no advantage. Null without a group, or in a validation. */
   zeroSignal: boolean | null;
   trajectories: TrajectoryRow[];
+  /**
+   * Indices of the trajectories that match, if the filter compares fields of single trajectories and the run has
+   * episodes with several. `sort` by reward or advantage is then by that of the first of them.
+   */
+  matched?: number[] | undefined;
   /** Start of the last reply, in one line. */
   preview: string;
 }
@@ -543,8 +604,8 @@ export interface FilterField {
 
 /**
  * `GET /api/events?run=ID&after=N`: server-sent events. `id:` is the journal's sequence number, so a browser resumes with
- * `Last-Event-ID`; `after` is for the first connection (default: the end of the journal). Without `run`, only `runs` and
- * `view` are sent.
+ * `Last-Event-ID`; `after` is for the first connection (default: the end of the journal). Without `run`, there is no
+ * `journal`, and `changed` is sent for each run that changes, at most every 2 s.
  */
 export interface ServerEvents {
   /** One or more lines of the journal, in order. The `id:` is that of the last. */

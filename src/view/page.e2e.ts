@@ -188,6 +188,42 @@ test("steps are chosen with the slider, and the address keeps them", async () =>
   await shows("step 3", ".slider");
 });
 
+test("a drag across a chart zooms all charts, a double click shows all steps, and neither chooses a step", async () => {
+  await open("/runs/finished?step=2&smooth=0.5");
+  const over = page.locator(".chart .u-over").first();
+  const { x, y, width } = (await over.boundingBox())!;
+  await page.mouse.move(x + width * 0.2, y + 40);
+  await page.mouse.down();
+  await page.mouse.move(x + width * 0.8, y + 60, { steps: 4 });
+  await page.mouse.up();
+  await page.waitForURL("**zoom=2-4*");
+  expect(await page.getByLabel("last step shown").inputValue()).toBe("4");
+  await over.dblclick();
+  await expect.poll(() => page.url()).not.toContain("zoom");
+  expect(page.url()).toMatch(/step=2(?!\d)/);
+  await page.getByLabel("last step shown").fill("3");
+  await page.keyboard.press("Tab");
+  await page.waitForURL("**zoom=1-3*");
+});
+
+test("a bar of the histogram filters, and ] stays in the list", async () => {
+  await open("/runs/hostile/episodes");
+  await page.getByLabel("reward 0.75: ").click();
+  await page.waitForURL("**filter=reward*");
+  const total = Number(await text(".head .muted"));
+  expect(total).toBeGreaterThan(1);
+  await page.locator("[data-row]").first().click();
+  await shows(`1 of ${total} episodes`, ".head");
+  for (let place = 2; place <= total; place++) {
+    await page.keyboard.press("]");
+    await shows(`${place} of ${total} episodes`, ".head");
+    expect(await text(".facts")).toContain("0.75");
+  }
+  await page.keyboard.press("]");
+  await page.keyboard.press("u");
+  await page.waitForURL("**/episodes?*filter=reward%3D0.75*");
+});
+
 test("text from a model stays text", async () => {
   for (const path of ["episodes", "episodes/t1.0", "group?step=1&task=arith%2F0", "failures", "groups?step=1"]) {
     await open(`/runs/hostile/${path}`);
@@ -215,6 +251,9 @@ test.each([360, 390, 1440])("no view is wider than a window of %i pixels", async
     await sleep(150);
     const wide = await page.evaluate<number>("document.documentElement.scrollWidth");
     expect(wide, path).toBeLessThanOrEqual(width);
+    if (path !== "/") continue;
+    const reward = await page.locator("tr", { hasText: "finished" }).locator(".reward").boundingBox();
+    expect(reward!.x + reward!.width, "the list shows more than names").toBeLessThanOrEqual(width);
   }
   await page.setViewportSize({ width: 1280, height: 800 });
 });

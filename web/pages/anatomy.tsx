@@ -6,6 +6,7 @@ import { printable } from "../parts/printable.ts";
 import { VirtualList } from "../parts/virtual.tsx";
 import { address, href, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
+import { chosenStep } from "../state/place.ts";
 
 const kinds: Readonly<Record<SpanKind, string>> = {
   model: "model",
@@ -27,7 +28,7 @@ export function Anatomy({ run }: { run: string }) {
   // The current step can be shown, too.
   const running = detail.data?.state === "live" && kind === "train" ? (steps.at(-1) ?? 0) + 1 : undefined;
   const offered = running === undefined ? steps : [...steps, running];
-  const step = Number(parameter("step")) || steps.at(-1) || running || 0;
+  const step = parameter("step") === "" ? (steps.at(-1) ?? running ?? 0) : chosenStep(offered);
   if (!detail.data) return <Pending error={detail.error} />;
   return (
     <>
@@ -153,10 +154,11 @@ function Phases({ data, total }: { data: AnatomyData; total: number }) {
   );
 }
 
-const placed = (start: number, end: number, total: number) => ({
-  insetInlineStart: `${(start / total) * 100}%`,
-  inlineSize: `max(1px, ${(Math.max(0, end - start) / total) * 100}%)`,
-});
+/** The part within the step: phases and rollouts of asynchronous training begin before it and end after it. */
+function placed(start: number, end: number, total: number) {
+  const [from, to] = [start, end].map((time) => Math.max(0, Math.min(total, time)) / total) as [number, number];
+  return { insetInlineStart: `${from * 100}%`, inlineSize: `max(1px, ${(to - from) * 100}%)` };
+}
 
 interface LaneRowProps {
   lane: Lane;

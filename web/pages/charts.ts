@@ -1,7 +1,9 @@
 /** Which metrics the charts of a run show. */
 import type { Curves } from "../../src/view/api.ts";
-import type { Curve } from "../parts/chart.tsx";
 import { toNumber } from "../parts/numbers.ts";
+import type { ChartProps, Curve } from "../parts/plot.ts";
+import { cumulative } from "../parts/series.ts";
+import { type AxisName, axisNames } from "../state/chart-settings.ts";
 
 interface ChartPlan {
   title: string;
@@ -79,6 +81,24 @@ export function plannedCharts({ names, columns }: Curves): PlannedChart[] {
     const known = curves.filter(({ values }) => values.some((value) => value !== null));
     return known.length === 0 ? [] : [{ ...plan, curves: known }];
   });
+}
+
+/** What an axis adds up over the steps. */
+const summed: Readonly<Record<Exclude<AxisName, "step">, string>> = {
+  tokens: "perf/sampled_tokens",
+  time: "time/step",
+};
+
+/** The axes for which a run has values. */
+export const knownAxes = ({ names }: Curves): AxisName[] =>
+  axisNames.filter((name) => name === "step" || names.includes(summed[name]));
+
+export type Places = NonNullable<ChartProps["x"]>;
+
+/** The places of the steps on an axis; undefined if that is their number, or if the run did not record it. */
+export function placesOn(axis: AxisName, curves: Curves): Places | undefined {
+  if (axis === "step" || !knownAxes(curves).includes(axis)) return undefined;
+  return { name: axis, at: cumulative((curves.columns[summed[axis]] ?? []).map(toNumber)) };
 }
 
 function matching(pattern: string, names: readonly string[]): { name: string; role: string }[] {

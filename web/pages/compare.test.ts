@@ -20,6 +20,16 @@ test("curves of runs lie over each other by step", () => {
   ]);
 });
 
+test("curves of runs lie over each other by tokens", () => {
+  const run = (tokens: number[]) => curves([1, 2], { "reward/mean": [0, 1], "perf/sampled_tokens": tokens });
+  const { steps, charts } = overlay(["left", "right"], [run([10, 20]), run([10, 5])], ["reward/mean"], "tokens");
+  expect(steps).toEqual([10, 15, 30]);
+  expect(charts[0]?.curves.map(({ values }) => values)).toEqual([
+    [0, null, 1],
+    [0, 1, null],
+  ]);
+});
+
 test("a configuration differs where values differ, also where a key is absent", () => {
   const entry = (key: string, value: unknown, origin: string) => ({ key, value, origin });
   const left = { entries: [entry("a", 1, "default"), entry("b", [1], "default"), entry("c", 1, "x.yaml:1:1")] };

@@ -2,11 +2,15 @@
 import { useMemo } from "preact/hooks";
 import type { ConfigEntry, Curves, RunConfig } from "../../src/view/api.ts";
 import { Empty, Link, Pending } from "../parts/basics.tsx";
-import { Chart, seriesColor } from "../parts/chart.tsx";
+import { Chart } from "../parts/chart.tsx";
+import { ChartControls } from "../parts/chart-controls.tsx";
 import { toNumber } from "../parts/numbers.ts";
+import { seriesColor } from "../parts/plot.ts";
 import { printable } from "../parts/printable.ts";
 import { address, parameter, setParameters } from "../state/address.ts";
+import { type AxisName, axis, axisNames } from "../state/chart-settings.ts";
 import { type Answer, answerAt, apiPath } from "../state/fetch.ts";
+import { knownAxes, placesOn } from "./charts.ts";
 import { valueText } from "./configuration.tsx";
 
 const compared = [
@@ -49,21 +53,21 @@ function Overlays({ runs, curves }: { runs: readonly string[]; curves: readonly 
   const all = [...new Set(curves.flatMap(({ data }) => data?.names ?? []))].sort();
   const asked = parameter("curves").split(",").filter(Boolean);
   const shown = [...compared.filter((name) => all.includes(name)), ...asked];
-  const { steps, charts } = useMemo(
-    () =>
-      overlay(
-        runs,
-        curves.map(({ data }) => data),
-        shown,
-      ),
-    [...curves.map(({ data }) => data), shown.join(",")],
-  );
-  const step = Number(parameter("step")) || undefined;
+  const data = curves.flatMap(({ data }) => data ?? []);
+  const known = axisNames.filter((name) => data.every((curves) => knownAxes(curves).includes(name)));
+  const chosen = known.find((name) => name === axis()) ?? "step";
+  const { steps, charts } = useMemo(() => overlay(runs, data, shown, chosen), [...data, shown.join(","), chosen]);
+  // Tokens and times of runs differ, so that a place on these axes is not a step.
+  const bySteps = chosen === "step";
+  const ofAxis = bySteps
+    ? { step: Number(parameter("step")) || undefined, onPick: (step: number) => setParameters({ step }) }
+    : { step: undefined, x: { name: chosen, at: steps } };
   return (
     <>
+      <ChartControls steps={steps} known={known} bySteps={bySteps} />
       <div class="charts">
         {charts.map((chart) => (
-          <Chart key={chart.title} {...chart} steps={steps} step={step} onPick={(step) => setParameters({ step })} />
+          <Chart key={chart.title} {...chart} steps={steps} {...ofAxis} sparse />
         ))}
       </div>
       <label class="field">
@@ -84,14 +88,20 @@ function Overlays({ runs, curves }: { runs: readonly string[]; curves: readonly 
   );
 }
 
-/** The curves of each metric over the steps of all runs. */
-export function overlay(runs: readonly string[], all: readonly (Curves | undefined)[], names: readonly string[]) {
-  const steps = [...new Set(all.flatMap((curves) => curves?.steps ?? []))].sort((left, right) => left - right);
+/** The curves of each metric over the places of all runs on an axis. */
+export function overlay(
+  runs: readonly string[],
+  all: readonly Curves[],
+  names: readonly string[],
+  axis: AxisName = "step",
+) {
+  const places = all.map((curves) => placesOn(axis, curves)?.at ?? curves.steps);
+  const steps = [...new Set(places.flat())].sort((left, right) => left - right);
   const charts = names.map((title) => ({
     title,
     curves: runs.map((label, run) => {
       const curves = all[run];
-      const bySteps = new Map(curves?.steps.map((step, index) => [step, toNumber(curves.columns[title]?.[index])]));
+      const bySteps = new Map(places[run]?.map((place, index) => [place, toNumber(curves?.columns[title]?.[index])]));
       return { label, values: steps.map((step) => bySteps.get(step) ?? null) };
     }),
   }));

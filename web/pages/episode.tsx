@@ -1,6 +1,7 @@
 /** One episode: its turns, with every sampled token colored. */
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Episode as EpisodeData } from "../../src/view/api.ts";
+import { boundsOf, type ColoringName, coloringNames } from "../../src/view/token-scale.ts";
 import { Advantage, Choice, Link, Pending, Reward, Text } from "../parts/basics.tsx";
 import { count, duration, short } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
@@ -8,37 +9,51 @@ import { VirtualList } from "../parts/virtual.tsx";
 import { address, go, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
 import { useKeys } from "../state/keys.ts";
+import { listParameters, tabAddress } from "../state/place.ts";
 import { BlockView } from "../tokens/block-view.tsx";
 import { type Block, blocksOf } from "../tokens/blocks.ts";
-import {
-  type Coloring,
-  type ColoringName,
-  coloringNames,
-  colorings,
-  type Range,
-  rangeOf,
-} from "../tokens/colorings.ts";
+import { colorings, type Range, rangeOf } from "../tokens/colorings.ts";
 import { FindBox, useFind } from "../tokens/find-box.tsx";
 import { currentToken, PromptBlock, SampledBlock } from "../tokens/token-block.tsx";
 import { Legend, TokenNumbers } from "../tokens/token-numbers.tsx";
 import { addressOfToken, contains, placeOf } from "../tokens/token-place.ts";
+import { type Neighbors, neighborsOf } from "./neighbors.ts";
 
 export function Episode({ run, episode }: { run: string; episode: string }) {
   const { data, error } = useAnswer("/api/runs/:run/episodes/:episode", { run, episode });
-  const open = (key: string | null) =>
-    key !== null &&
-    go(address(["runs", run, "episodes", key], { color: parameter("color"), tokens: parameter("tokens") }));
-  useKeys({ "[": () => open(data?.previous ?? null), "]": () => open(data?.next ?? null) });
+  const neighbors = data ? neighborsOf(run, data) : { previous: null, next: null };
+  const open = (by: 1 | -1) => {
+    const to = neighborAddress(run, neighbors, by);
+    if (to !== undefined) go(to);
+  };
+  useKeys({ "[": () => open(-1), "]": () => open(1) });
   if (!data) return <Pending error={error} />;
   return (
     <>
-      <EpisodeHead run={run} episode={data} />
-      <Transcript episode={data} />
+      <EpisodeHead run={run} episode={data} neighbors={neighbors} />
+      <Transcript run={run} episode={data} />
     </>
   );
 }
 
-function EpisodeHead({ run, episode }: { run: string; episode: EpisodeData }) {
+/** Undefined at the ends of the list. */
+function neighborAddress(run: string, { previous, next, list }: Neighbors, by: 1 | -1): string | undefined {
+  const key = by < 0 ? previous : next;
+  if (key === null) return undefined;
+  const shown = { color: parameter("color"), tokens: parameter("tokens"), scale: parameter("scale") };
+  return address(["runs", run, "episodes", key], {
+    ...shown,
+    ...(list ? { ...listParameters(), place: list.place + by } : {}),
+  });
+}
+
+interface EpisodeHeadProps {
+  run: string;
+  episode: EpisodeData;
+  neighbors: Neighbors;
+}
+
+function EpisodeHead({ run, episode, neighbors }: EpisodeHeadProps) {
   const {
     id,
     key,
@@ -54,12 +69,10 @@ function EpisodeHead({ run, episode }: { run: string; episode: EpisodeData }) {
     versions,
     failure,
     explanation,
-    previous,
-    next,
   } = episode;
   const validation = kind === "train" ? null : kind;
-  const at = (key: string) =>
-    address(["runs", run, "episodes", key], { color: parameter("color"), tokens: parameter("tokens") });
+  const { list } = neighbors;
+  const [previous, next] = [neighborAddress(run, neighbors, -1), neighborAddress(run, neighbors, 1)];
   return (
     <>
       <div class="head">
@@ -70,13 +83,18 @@ function EpisodeHead({ run, episode }: { run: string; episode: EpisodeData }) {
           {kind === "train" ? "step" : "validation after step"} {step}
         </span>
         <nav class="ways" aria-label="related">
-          {previous !== null && (
-            <Link to={at(previous)} title="[">
+          {list && (
+            <Link to={tabAddress(run, "episodes")} title="the list">
+              {list.place + 1} of {count(list.total, "episode")}
+            </Link>
+          )}
+          {previous !== undefined && (
+            <Link to={previous} title="[">
               ‹ previous
             </Link>
           )}
-          {next !== null && (
-            <Link to={at(next)} title="]">
+          {next !== undefined && (
+            <Link to={next} title="]">
               next ›
             </Link>
           )}
@@ -159,19 +177,26 @@ const textForms = [
   { value: "ids", label: "token ids", title: "each token with its id" },
 ] as const;
 
-function Transcript({ episode }: { episode: EpisodeData }) {
-  const ranges = useMemo(
-    () => new Map(coloringNames.map((name) => [name, rangeOf(colorings[name], episode)])),
-    [episode],
-  );
+const scales = [
+  { value: "", label: "run", title: "a color means the same in all episodes of the run" },
+  { value: "episode", label: "episode", title: "full color for the largest number of this episode" },
+] as const;
+
+function Transcript({ run, episode }: { run: string; episode: EpisodeData }) {
+  const own = useMemo(() => new Map(coloringNames.map((name) => [name, boundsOf(name, episode)])), [episode]);
+  const ofRun = useAnswer("/api/runs/:run/scales", { run });
   const asked = parameter("color");
   const name: ColoringName = coloringNames.find((one) => one === asked) ?? "advantage";
-  const range = ranges.get(name) ?? null;
+  // The color of a token means the same in all episodes of the run, unless the reader wants to see small differences.
+  const byEpisode = parameter("scale") === "episode" || ofRun.error !== undefined;
+  const bounds = own.get(name) ?? null;
+  const range = rangeOf(colorings[name], bounds && !byEpisode ? (ofRun.data?.ranges[name] ?? bounds) : bounds);
   const tokens = parameter("tokens");
+  const hasTexts = episode.detail.some(({ turnList }) => turnList.some(({ sampled }) => sampled.pieces));
   const blocks = useMemo(() => blocksOf(episode, tokens !== ""), [episode, tokens !== ""]);
   useKeys({
     c: () => {
-      const known = coloringNames.filter((one) => ranges.get(one));
+      const known = coloringNames.filter((one) => own.get(one));
       setParameters({ color: known[(known.indexOf(name) + 1) % known.length] });
     },
   });
@@ -196,8 +221,8 @@ function Transcript({ episode }: { episode: EpisodeData }) {
             options={coloringNames.map((one) => ({
               value: one,
               label: colorings[one].label,
-              title: ranges.get(one) ? colorings[one].about : "not recorded for this episode",
-              disabled: !ranges.get(one),
+              title: own.get(one) ? colorings[one].about : "not recorded for this episode",
+              disabled: !own.get(one),
             }))}
             onChange={(color) => setParameters({ color })}
           />
@@ -209,7 +234,27 @@ function Transcript({ episode }: { episode: EpisodeData }) {
           />
         </div>
         <Legend coloring={colorings[name]} range={range} />
+        <div class="field">
+          scale
+          <Choice
+            label="scale of the colors"
+            value={byEpisode ? "episode" : ""}
+            options={scales.map((scale) => ({
+              ...scale,
+              disabled: scale.value === "" && ofRun.error !== undefined,
+            }))}
+            onChange={(scale) => setParameters({ scale })}
+          />
+        </div>
       </div>
+      {!hasTexts && tokens === "" && (
+        <p class="note warning">
+          The run folder has no tokenizer, so the text has no colors.{" "}
+          <button type="button" class="link" onClick={() => setParameters({ tokens: "ids" })}>
+            Show token ids in color
+          </button>
+        </p>
+      )}
       <VirtualList
         count={blocks.length}
         estimate={(index) => heightOf(blocks[index]!)}
@@ -217,16 +262,16 @@ function Transcript({ episode }: { episode: EpisodeData }) {
         overscan={2}
         shown={find.block ?? target}
       >
-        {(index) => <Shown block={blocks[index]!} coloring={colorings[name]} range={range} ids={tokens === "ids"} />}
+        {(index) => <Shown block={blocks[index]!} coloring={name} range={range} ids={tokens === "ids"} />}
       </VirtualList>
-      <TokenNumbers episode={episode} shown={colorings[name]} />
+      <TokenNumbers episode={episode} shown={name} />
     </>
   );
 }
 
 interface ShownProps {
   block: Block;
-  coloring: Coloring;
+  coloring: ColoringName;
   range: Range | null;
   ids: boolean;
 }

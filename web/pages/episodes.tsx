@@ -7,6 +7,7 @@ import { VirtualList } from "../parts/virtual.tsx";
 import { parameter, setParameters } from "../state/address.ts";
 import { embedded } from "../state/embedded.ts";
 import { answerAt, apiPath, useAnswer } from "../state/fetch.ts";
+import { RewardBars } from "./reward-bars.tsx";
 import { SearchResults } from "./search.tsx";
 
 const pageSize = 100;
@@ -41,6 +42,8 @@ export function Episodes({ run }: { run: string }) {
         )}
       </div>
       <FilterBox error={error} />
+      {filter === "" && !embedded && <OnlyStep />}
+      {words === "" && !error && !embedded && <RewardBars run={run} filter={filter} />}
       {!embedded && <SearchWords words={words} />}
       {words !== "" && <SearchResults run={run} words={words} filter={filter} />}
       {words === "" && !data && !error && <Pending error={undefined} />}
@@ -57,6 +60,18 @@ export function Episodes({ run }: { run: string }) {
         </div>
       )}
     </>
+  );
+}
+
+/** The step that the other tabs show. */
+function OnlyStep() {
+  const step = parameter("step");
+  if (!/^\d+$/.test(step)) return null;
+  const filter = `step=${step} and kind=${parameter("kind") === "validation" ? "validation" : "train"}`;
+  return (
+    <button type="button" class="only-step" onClick={() => setParameters({ filter })}>
+      Only step {step}
+    </button>
   );
 }
 

@@ -5,12 +5,13 @@ import { count, short, toNumber } from "../parts/numbers.ts";
 import { oneLine } from "../parts/printable.ts";
 import { address, href, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
+import { chosenStep } from "../state/place.ts";
 
 export function Groups({ run }: { run: string }) {
   const detail = useAnswer("/api/runs/:run", { run });
   const kind = parameter("kind") === "validation" ? "validation" : "train";
   const steps = (detail.data?.steps ?? []).filter((step) => step[kind] > 0).map(({ step }) => step);
-  const step = Number(parameter("step")) || steps.at(-1) || 0;
+  const step = chosenStep(steps);
   if (!detail.data) return <Pending error={detail.error} />;
   return (
     <>

@@ -1,14 +1,18 @@
 /** One run: its state, its curves, and the details of one step. */
 import { useMemo } from "preact/hooks";
-import type { Note, RunDetail, StepSummary } from "../../src/view/api.ts";
-import { Empty, Link, Pending, StepSlider, Text } from "../parts/basics.tsx";
-import { Chart, seriesColor } from "../parts/chart.tsx";
-import { ago, atTime, count, duration, percent, short, toNumber } from "../parts/numbers.ts";
+import type { Curves, Note, RunDetail } from "../../src/view/api.ts";
+import { Empty, Pending, StepSlider, Text } from "../parts/basics.tsx";
+import { Chart } from "../parts/chart.tsx";
+import { ChartControls } from "../parts/chart-controls.tsx";
+import { ago, atTime, short, toNumber } from "../parts/numbers.ts";
 import { printable } from "../parts/printable.ts";
-import { address, parameter, setParameters } from "../state/address.ts";
-import { embedded } from "../state/embedded.ts";
+import { parameter, setParameters } from "../state/address.ts";
+import { axis } from "../state/chart-settings.ts";
+import { now } from "../state/clock.ts";
 import { useAnswer } from "../state/fetch.ts";
-import { plannedCharts } from "./charts.ts";
+import { chosenStep } from "../state/place.ts";
+import { knownAxes, type Places, placesOn, plannedCharts } from "./charts.ts";
+import { StepCard } from "./step-card.tsx";
 
 export function Run({ run }: { run: string }) {
   const detail = useAnswer("/api/runs/:run", { run });
@@ -24,11 +28,16 @@ export function Run({ run }: { run: string }) {
       })),
     [train.data, more.join(",")],
   );
-  const validated = useMemo(() => validationChart(validation.data), [validation.data]);
+  const chosenAxis = axis();
+  const x = useMemo(() => train.data && placesOn(chosenAxis, train.data), [train.data, chosenAxis]);
+  const validated = useMemo(
+    () => validationChart(validation.data, x && { ...x, steps: train.data?.steps ?? [] }),
+    [validation.data, train.data, x],
+  );
   if (!detail.data) return <Pending error={detail.error} />;
   const steps = train.data?.steps ?? [];
-  const step = Number(parameter("step")) || steps.at(-1) || 0;
-  const pick = (chosen: number) => setParameters({ step: chosen });
+  const step = chosenStep(steps);
+  const pick = (chosen: number) => setParameters({ step: chosen, kind: null });
   const marks = detail.data.notes.flatMap(({ step, text }) => (step === null ? [] : [{ step, text }]));
   return (
     <>
@@ -43,12 +52,21 @@ export function Run({ run }: { run: string }) {
           <div class="sticky">
             <StepSlider steps={steps} step={step} onStep={pick} />
           </div>
-          <StepCard run={detail.data} step={step} />
+          {train.data && <StepCard run={detail.data} curves={train.data} step={step} />}
+          {train.data && <ChartControls steps={steps} known={knownAxes(train.data)} />}
           <div class="charts">
             {[...charts, ...added].map((chart) => (
-              <Chart key={chart.title} {...chart} steps={steps} step={step} onPick={pick} marks={marks} />
+              <Chart
+                key={chart.title}
+                {...chart}
+                {...(x ? { x } : {})}
+                steps={steps}
+                step={step}
+                onPick={pick}
+                marks={marks}
+              />
             ))}
-            {validated && <Chart {...validated} step={undefined} />}
+            {validated && <Chart {...validated} step={undefined} sparse />}
           </div>
           <Metrics columns={train.data?.columns ?? {}} index={steps.indexOf(step)} step={step} shown={more} />
         </>
@@ -59,14 +77,16 @@ export function Run({ run }: { run: string }) {
   );
 }
 
-function validationChart(
-  curves: { names: string[]; steps: number[]; columns: Record<string, Parameters<typeof toNumber>[0][]> } | undefined,
-) {
+/** @param x the places of the training steps */
+function validationChart(curves: Curves | undefined, x: (Places & { steps: readonly number[] }) | undefined) {
   if (!curves || curves.steps.length === 0) return undefined;
   const shown = curves.names.filter((name) => /\/(reward|pass@\d+)$/.test(name) || name === "val/reward");
   return {
     title: "Validation",
     steps: curves.steps,
+    ...(x
+      ? { x: { name: x.name, at: curves.steps.map((step) => x.at[x.steps.findLastIndex((one) => one <= step)] ?? 0) } }
+      : {}),
     curves: shown
       .slice(0, 6)
       .map((name) => ({ label: name.replace("val/", ""), values: (curves.columns[name] ?? []).map(toNumber) })),
@@ -81,8 +101,8 @@ function RunHead({ run }: { run: RunDetail }) {
     ["model", printable(model?.split("/").at(-1) ?? "–"), model ?? undefined],
     ["backend", backend ?? "–"],
     ["episodes", episodes.toLocaleString("en")],
-    ["started", ago(started), atTime(started)],
-    ["last record", ago(updated), atTime(updated)],
+    ["started", ago(started, now.value), atTime(started)],
+    ["last record", ago(updated, now.value), atTime(updated)],
   ];
   return (
     <>
@@ -108,70 +128,6 @@ function RunHead({ run }: { run: RunDetail }) {
       </details>
       {run.problem && <p class="warning">{printable(run.problem)}</p>}
     </>
-  );
-}
-
-/** The times of the step, its health messages and warnings, and links to its views. */
-function StepCard({ run, step }: { run: RunDetail; step: number }) {
-  const summary = run.steps.find((one) => one.step === step);
-  const notes = run.notes.filter((note) => note.step === step);
-  return (
-    <section class="card step-card" aria-label={`step ${step}`}>
-      <div class="ways">
-        <Link to={address(["runs", run.id, "groups"], { step })}>Groups</Link>
-        <Link to={address(["runs", run.id, "anatomy"], { step })}>Anatomy</Link>
-        {summary && summary.train > 0 && (
-          <Link to={address(["runs", run.id, "episodes"], embedded ? {} : { filter: `step=${step} and kind=train` })}>
-            {count(summary.train, "episode")}
-          </Link>
-        )}
-        {summary && summary.validation > 0 && (
-          <Link to={address(["runs", run.id, "groups"], { step, kind: "validation" })}>
-            {count(summary.validation, "validation episode")}
-          </Link>
-        )}
-        {summary?.seconds != null && <span class="muted">{duration(summary.seconds * 1000)}</span>}
-      </div>
-      {summary && <Phases summary={summary} />}
-      {notes.map((note) => (
-        <p key={note.text} class={`note ${note.kind}`}>
-          <Text>{note.text}</Text>
-        </p>
-      ))}
-    </section>
-  );
-}
-
-function Phases({ summary: { phases } }: { summary: StepSummary }) {
-  const known = Object.entries(phases).flatMap(([name, value]) => {
-    const seconds = toNumber(value);
-    return seconds !== null && seconds > 0 ? [{ name: name.replaceAll("_", " "), seconds }] : [];
-  });
-  const total = known.reduce((sum, { seconds }) => sum + seconds, 0);
-  if (total === 0) return null;
-  return (
-    <div class="phases">
-      <div class="bar" aria-hidden="true">
-        {known.map(({ name, seconds }, index) => (
-          <i
-            key={name}
-            style={{ inlineSize: `${(seconds / total) * 100}%`, background: `var(${seriesColor(index)})` }}
-            title={name}
-          />
-        ))}
-      </div>
-      <ul class="legend">
-        {known
-          .map(({ name, seconds }, index) => ({ name, seconds, index }))
-          .filter(({ seconds }) => seconds / total >= 0.01)
-          .map(({ name, seconds, index }) => (
-            <li key={name}>
-              <i class="swatch" style={{ background: `var(${seriesColor(index)})` }} />
-              {name} <b>{duration(seconds * 1000)}</b> <span class="muted">{percent(seconds / total)}</span>
-            </li>
-          ))}
-      </ul>
-    </div>
   );
 }
 

@@ -2,14 +2,17 @@
 import { useEffect, useState } from "preact/hooks";
 import type { RunSummary } from "../../src/view/api.ts";
 import { Empty, Link, Pending, Reward, StateBadge } from "../parts/basics.tsx";
-import { Sparkline } from "../parts/chart.tsx";
 import { ago, atTime, short, toNumber } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
+import { Sparkline } from "../parts/sparkline.tsx";
 import { address, go, href, parameter, setParameters } from "../state/address.ts";
+import { now } from "../state/clock.ts";
+import { embedded } from "../state/embedded.ts";
 import { useAnswer } from "../state/fetch.ts";
 
 export function Runs() {
   const { data, error } = useAnswer("/api/runs", {});
+  const columns = parameter("columns").split(",").filter(Boolean);
   const [chosen, choose] = useState<readonly string[]>([]);
   const only = data?.single ? data.runs[0]?.id : undefined;
   useEffect(() => {
@@ -37,6 +40,7 @@ export function Runs() {
         >
           Compare {chosen.length < 2 ? "two or more" : chosen.length}
         </Link>
+        {embedded === undefined && <ColumnChoice chosen={columns} />}
       </div>
       {runs.length === 0 && (
         <Empty>
@@ -58,6 +62,19 @@ export function Runs() {
                 </th>
                 <th scope="col">reward</th>
                 <th scope="col">validation</th>
+                {columns.map((name) => (
+                  <th key={name} scope="col" class="right">
+                    <button
+                      type="button"
+                      class="link"
+                      title="remove this column"
+                      aria-label={`remove the column ${name}`}
+                      onClick={() => setParameters({ columns: columns.filter((one) => one !== name).join(",") })}
+                    >
+                      {printable(name)} ×
+                    </button>
+                  </th>
+                ))}
                 <th scope="col">model</th>
                 <th scope="col" class="right">
                   episodes
@@ -67,7 +84,13 @@ export function Runs() {
             </thead>
             <tbody>
               {runs.map((run) => (
-                <RunRow key={run.id} run={run} chosen={chosen.includes(run.id)} onToggle={() => toggle(run.id)} />
+                <RunRow
+                  key={run.id}
+                  run={run}
+                  columns={columns}
+                  chosen={chosen.includes(run.id)}
+                  onToggle={() => toggle(run.id)}
+                />
               ))}
             </tbody>
           </table>
@@ -80,7 +103,63 @@ export function Runs() {
 const textOf = ({ id, model, backend, state, experiment }: RunSummary) =>
   [id, model, backend, state, experiment].join(" ").toLowerCase();
 
-function RunRow({ run, chosen, onToggle }: { run: RunSummary; chosen: boolean; onToggle: () => void }) {
+const columnsOf = (names: readonly string[]) => useAnswer("/api/columns", { names: names.join(",") }).data;
+
+/** Adds the newest value of a metric to the list. */
+function ColumnChoice({ chosen }: { chosen: readonly string[] }) {
+  const names = columnsOf(chosen)?.names ?? [];
+  const [unknown, setUnknown] = useState(false);
+  const add = (field: HTMLInputElement) => {
+    const name = field.value.trim();
+    setUnknown(name !== "" && !names.includes(name));
+    if (!names.includes(name)) return;
+    field.value = "";
+    setParameters({ columns: [...new Set([...chosen, name])].join(",") });
+  };
+  return (
+    <>
+      <input
+        type="text"
+        list="metric-names"
+        placeholder="add a metric as column"
+        aria-label="add a metric as column"
+        aria-invalid={unknown}
+        title={unknown ? "no run has this metric" : undefined}
+        autocomplete="off"
+        onChange={({ currentTarget }) => add(currentTarget)}
+      />
+      <datalist id="metric-names">
+        {names.map((name) => (
+          <option key={name} value={name} />
+        ))}
+      </datalist>
+    </>
+  );
+}
+
+/** The newest values of metrics. */
+function MetricCells({ run, names }: { run: string; names: readonly string[] }) {
+  const values = columnsOf(names)?.values[run];
+  return (
+    <>
+      {names.map((name) => (
+        <td key={name} class="right" data-label={name}>
+          {short(values?.[name])}
+        </td>
+      ))}
+    </>
+  );
+}
+
+interface RunRowProps {
+  run: RunSummary;
+  /** Names of metrics. */
+  columns: readonly string[];
+  chosen: boolean;
+  onToggle: () => void;
+}
+
+function RunRow({ run, columns, chosen, onToggle }: RunRowProps) {
   const {
     id,
     state,
@@ -107,15 +186,15 @@ function RunRow({ run, chosen, onToggle }: { run: RunSummary; chosen: boolean; o
         </a>
         {problem && <small class="warning">{printable(problem)}</small>}
       </th>
-      <td>
+      <td data-label="state">
         <StateBadge state={state} />
         {indexing !== undefined && <small class="muted"> reading {Math.round(indexing * 100)}%</small>}
       </td>
-      <td class="right">
+      <td class="right" data-label="step">
         {step}
         {totalSteps !== null && <span class="muted"> / {totalSteps}</span>}
       </td>
-      <td class="curve">
+      <td class="curve" data-label="reward">
         {rewards.length === 0 ? (
           <span class="muted">–</span>
         ) : (
@@ -125,12 +204,17 @@ function RunRow({ run, chosen, onToggle }: { run: RunSummary; chosen: boolean; o
           </>
         )}
       </td>
-      <td>{validationText(validation)}</td>
-      <td class="clip" title={model ?? undefined}>
+      <td data-label="validation">{validationText(validation)}</td>
+      {columns.length > 0 && <MetricCells run={id} names={columns} />}
+      <td class="clip" data-label="model" title={model ?? undefined}>
         {oneLine(model?.split("/").at(-1) ?? "–")} <small class="muted">{backend}</small>
       </td>
-      <td class="right">{episodes.toLocaleString("en")}</td>
-      <td title={atTime(updated)}>{ago(updated)}</td>
+      <td class="right" data-label="episodes">
+        {episodes.toLocaleString("en")}
+      </td>
+      <td data-label="updated" title={atTime(updated)}>
+        {ago(updated, now.value)}
+      </td>
     </tr>
   );
 }

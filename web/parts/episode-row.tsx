@@ -1,7 +1,8 @@
 /** An episode in a list. */
 import type { ComponentChildren } from "preact";
-import type { EpisodeRow as Row } from "../../src/view/api.ts";
-import { address, href } from "../state/address.ts";
+import type { EpisodeRow as Row, TrajectoryRow } from "../../src/view/api.ts";
+import { href } from "../state/address.ts";
+import { episodeAddress } from "../state/place.ts";
 import { Advantage, Reward } from "./basics.tsx";
 import { duration, short } from "./numbers.ts";
 import { oneLine } from "./printable.ts";
@@ -15,21 +16,31 @@ export function EpisodeRow({
 }: {
   run: string;
   row: Row;
+  /** Its place in the list. */
   index: number;
   /** The text that the episode's view searches for and marks. */
   find?: string | undefined;
   preview?: ComponentChildren;
 }) {
+  // Those that the filter found; their rewards differ.
+  const [shown = 0, ...others] = row.matched ?? [];
+  const trajectory = row.trajectories[shown];
+  const { reward, advantage } = trajectory ?? row;
+  const named = row.trajectories.length > 1 && trajectory ? nameOf(trajectory) : "";
   return (
     // biome-ignore lint/a11y/useSemanticElements: a virtual list cannot be a table
     // biome-ignore lint/a11y/useFocusableInteractive: its link can be focused
     <div class="list-row" role="row" aria-rowindex={index + 2}>
-      <EpisodeName run={run} row={row} find={find} />
+      <EpisodeName
+        to={episodeAddress(run, row.key, index, find)}
+        row={row}
+        trajectory={`${named}${others.length > 0 ? ` and ${others.length} more` : ""}`}
+      />
       <Cell>
-        <Reward value={row.reward} />
+        <Reward value={reward} />
       </Cell>
       <Cell class="right">
-        <Advantage value={row.advantage} />
+        <Advantage value={advantage} />
       </Cell>
       <Cell class={row.failure ? "failed" : undefined}>
         {oneLine(row.failure ? `${row.failure.boundary} failed` : row.termination.replaceAll("_", " "))}
@@ -42,19 +53,23 @@ export function EpisodeRow({
   );
 }
 
+const nameOf = ({ role, instance }: TrajectoryRow) => (instance === undefined ? role : `${role} ${instance}`);
+
 interface EpisodeNameProps {
-  run: string;
+  to: string;
   row: Row;
-  find: string | undefined;
+  /** Whose reward is shown; "" if there is only one. */
+  trajectory: string;
 }
 
-const EpisodeName = ({ run, row: { key, id, step, kind }, find }: EpisodeNameProps) => (
+const EpisodeName = ({ to, row: { id, step, kind }, trajectory }: EpisodeNameProps) => (
   <Cell>
-    <a href={href(address(["runs", run, "episodes", key], { find }))} data-row>
+    <a href={href(to)} data-row>
       {oneLine(id)}
     </a>
     <small class="muted">
       {kind === "train" ? "step" : "validation after"} {step}
+      {trajectory !== "" && `, ${oneLine(trajectory)}`}
     </small>
   </Cell>
 );

@@ -2,7 +2,7 @@
  * The page's address. Every view is a URL, e.g. `/runs/toy/group?step=12&task=toy%2F3`. A report opened from a file keeps it
  * after `#`, since a file has one path.
  */
-import { computed, signal } from "@preact/signals";
+import { computed, effect, signal } from "@preact/signals";
 import { embedded } from "./embedded.ts";
 
 const inHash = embedded !== undefined;
@@ -15,6 +15,14 @@ const current = signal(read());
 export const path = computed(() => current.value.pathname);
 /** A parameter of the address; "" if absent. */
 export const parameter = (name: string): string => current.value.searchParams.get(name) ?? "";
+
+/** The parameters with which each view was left, by path. */
+const left = new Map<string, URLSearchParams>();
+effect(() => void left.set(current.value.pathname, current.value.searchParams));
+
+/** The parameters with which a view was left; none if it was not shown so far. */
+export const queryOf = (viewPath: string): Record<string, string> => Object.fromEntries(left.get(viewPath) ?? []);
+
 /** What an `href` must contain to lead to this address. */
 export const href = (to: string): string => (inHash ? `#${to}` : to);
 

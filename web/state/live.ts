@@ -17,14 +17,17 @@ const currentRun = computed(() => {
 const refreshMilliseconds = 400;
 const waiting = new Set<string>();
 
-function refreshSoon(prefix: string, { exact = false } = {}): void {
-  const key = `${prefix} ${exact}`;
+/** @param below also refreshes the answers below this path, not only that of the path itself */
+function refreshSoon(prefix: string, { below = true } = {}): void {
+  const key = `${prefix} ${below}`;
   if (waiting.has(key)) return;
   waiting.add(key);
   setTimeout(() => {
     waiting.delete(key);
+    const next = below ? ["", "/", "?"] : ["", "?"];
+    // The scale of colors stays as it is while an episode is read.
     refresh(
-      (path) => path === prefix || (!exact && /^[/?]/.test(path.slice(prefix.length)) && path.startsWith(prefix)),
+      (path) => path.startsWith(prefix) && next.includes(path.charAt(prefix.length)) && !path.endsWith("/scales"),
     );
   }, refreshMilliseconds);
 }
@@ -38,6 +41,10 @@ export function listen(): void {
     const on = <E extends keyof ServerEvents>(name: E, use: (data: ServerEvents[E]) => void) =>
       source.addEventListener(name, (event) => use(JSON.parse(event.data)));
     const runs = "/api/runs";
+    const refreshList = () => {
+      refreshSoon(runs, { below: false });
+      refreshSoon("/api/columns");
+    };
     source.onopen = () => {
       // Fetches the changes from the time without a connection.
       if (connection.peek() === "lost") refreshSoon(runs);
@@ -47,13 +54,17 @@ export function listen(): void {
       // The browser does not reconnect after an HTTP error, e.g. for a run that does not exist.
       connection.value = source.readyState === EventSource.CLOSED ? "offline" : "lost";
     };
-    on("changed", (change) => refreshSoon(change.run === run ? `${runs}/${encodeURIComponent(run)}` : runs));
+    // On the list of runs and when runs are compared, each run can change.
+    on("changed", (change) => {
+      refreshSoon(`${runs}/${encodeURIComponent(change.run)}`);
+      refreshList();
+    });
     // Within a step only the run's own line and the lanes of its rollouts change.
     on("journal", () => {
-      refreshSoon(`${runs}/${encodeURIComponent(run)}`, { exact: true });
+      refreshSoon(`${runs}/${encodeURIComponent(run)}`, { below: false });
       refreshSoon(`${runs}/${encodeURIComponent(run)}/anatomy`);
     });
-    on("runs", () => refreshSoon(runs));
+    on("runs", refreshList);
     on("view", ({ url }) => go(url));
     return () => source.close();
   });

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import type { SampledTokens, Turn } from "../../src/view/api.ts";
-import { coloringNames, colorings, legendValues, rangeOf, shade, shadeOf } from "./colorings.ts";
+import { boundsOf, coloringNames } from "../../src/view/token-scale.ts";
+import { colorings, legendValues, rangeOf, shade, shadeOf } from "./colorings.ts";
 import { thinkingRange, tokenText } from "./token-text.ts";
 
 /** The last token is not trained on, and its values would ruin every scale. */
@@ -16,11 +17,11 @@ const sampled: SampledTokens = {
   mask: [1, 1, 1, 0],
   version: [3, 4, 5, 900],
 };
-const episode = { detail: [{ turnList: [{ sampled } as Turn] }] } as Parameters<typeof rangeOf>[1];
+const episode = { detail: [{ turnList: [{ sampled } as Turn] }] } as Parameters<typeof boundsOf>[1];
 
 describe.each(coloringNames)("coloring by %s", (name) => {
   const coloring = colorings[name];
-  const range = rangeOf(coloring, episode);
+  const range = rangeOf(coloring, boundsOf(name, episode));
 
   test("has a range and a legend from it", () => {
     expect(range?.full).toBeLessThan(10);
@@ -28,12 +29,13 @@ describe.each(coloringNames)("coloring by %s", (name) => {
   });
 
   test("is neutral where a token is not trained on", () =>
-    expect(shadeOf(coloring, sampled, 3, range)).toEqual({ side: "neutral", strength: 0 }));
+    expect(shadeOf(name, sampled, 3, range)).toEqual({ side: "neutral", strength: 0 }));
 
   test("is neutral and without a range where nothing is recorded", () => {
     const bare: SampledTokens = { ids: [1], logprobs: [null], mask: [null], version: [null] };
-    expect(shadeOf(coloring, bare, 0, range)).toEqual({ side: "neutral", strength: 0 });
-    expect(rangeOf(coloring, { detail: [{ turnList: [{ sampled: bare } as Turn] }] } as typeof episode)).toBeNull();
+    expect(shadeOf(name, bare, 0, range)).toEqual({ side: "neutral", strength: 0 });
+    expect(boundsOf(name, { detail: [{ turnList: [{ sampled: bare } as Turn] }] } as typeof episode)).toBeNull();
+    expect(rangeOf(coloring, null)).toBeNull();
   });
 });
 
@@ -52,7 +54,7 @@ test.each([
   ["mask", 0, "plain"],
 ] as const)("%s of token %i is %s", (name, index, side) => {
   const coloring = colorings[name];
-  expect(shadeOf(coloring, sampled, index, rangeOf(coloring, episode)).side).toBe(side);
+  expect(shadeOf(name, sampled, index, rangeOf(coloring, boundsOf(name, episode))).side).toBe(side);
 });
 
 test("the size of a value is its strength, up to full color", () => {
@@ -61,9 +63,12 @@ test("the size of a value is its strength, up to full color", () => {
   expect(shade(colorings.advantage, 50, range).strength).toBe(1);
 });
 
+test("versions before the range of the run have the lightest shade", () =>
+  expect(shade(colorings.version, 1, { low: 5, high: 9, full: 4 })).toEqual({ side: "plain", strength: 0.15 }));
+
 test("a value for all tokens colors each", () => {
   const one: SampledTokens = { ids: [1, 2], logprobs: -1, mask: 1, version: 0, advantage: -1 };
-  expect(shadeOf(colorings.advantage, one, 1, { low: -1, high: -1, full: 1 }).side).toBe("negative");
+  expect(shadeOf("advantage", one, 1, { low: -1, high: -1, full: 1 }).side).toBe("negative");
 });
 
 test.each([

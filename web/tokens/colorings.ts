@@ -1,26 +1,12 @@
 /** The colorings of tokens. A token that is not trained on has no color in any of them. */
-import type { Episode, SampledTokens, TokenValues } from "../../src/view/api.ts";
+import type { SampledTokens } from "../../src/view/api.ts";
+import { type Bounds, type ColoringName, isTrained, tokenNumbers } from "../../src/view/token-scale.ts";
 import { percent, short, signed } from "../parts/numbers.ts";
-
-export const coloringNames = [
-  "advantage",
-  "logprob",
-  "ratio",
-  "clipped",
-  "entropy",
-  "reference",
-  "mismatch",
-  "version",
-  "mask",
-] as const;
-export type ColoringName = (typeof coloringNames)[number];
 
 export interface Coloring {
   label: string;
   /** One sentence under the transcript. */
   about: string;
-  /** The token's number; null: not recorded for it. */
-  value: (tokens: SampledTokens, index: number) => number | null;
   show: (value: number) => string;
   /** `both`: two colors around 0. `up`: stronger with size. `steps`: shades in order. */
   scale: "both" | "up" | "steps";
@@ -29,22 +15,10 @@ export interface Coloring {
   most?: number;
 }
 
-/** The value of a token; null if unknown. */
-function numberAt(values: TokenValues | undefined, index: number): number | null {
-  const value = Array.isArray(values) ? values[index] : values;
-  return value === undefined || value === null ? null : Number(value);
-}
-
-const difference = (left: number | null, right: number | null) =>
-  left === null || right === null ? null : left - right;
-
-export const isTrained = (tokens: SampledTokens, index: number): boolean => numberAt(tokens.mask, index) !== 0;
-
 export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   advantage: {
     label: "advantage",
     about: "How much better the reply is than its group: blue tokens are made more likely, orange tokens less likely.",
-    value: ({ advantage }, index) => numberAt(advantage, index),
     show: signed,
     scale: "both",
     least: 1e-6,
@@ -52,7 +26,6 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   logprob: {
     label: "log-prob",
     about: "Log-probability under the sampler, in nats: the stronger, the less likely the token was.",
-    value: ({ logprobs }, index) => numberAt(logprobs, index),
     show: (value) => `${short(value)} (${percent(Math.exp(value))})`,
     scale: "up",
     least: 6,
@@ -62,10 +35,6 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
     label: "ratio",
     about:
       "Probability at the end of the update divided by that at its start: blue tokens became more likely, orange tokens less likely.",
-    value: ({ ratio }, index) => {
-      const value = numberAt(ratio, index);
-      return value === null ? null : Math.log(value);
-    },
     show: (value) => short(Math.exp(value)),
     scale: "both",
     least: 0.05,
@@ -74,7 +43,6 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   clipped: {
     label: "clipped",
     about: "The clipped objective ignored the gradient of the colored tokens.",
-    value: ({ clipped }, index) => numberAt(clipped, index),
     show: (value) => (value === 0 ? "no" : "yes"),
     scale: "up",
     least: 1,
@@ -83,7 +51,6 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   entropy: {
     label: "entropy",
     about: "Entropy of the distribution the token was drawn from, in nats: the stronger, the less certain.",
-    value: ({ entropy }, index) => numberAt(entropy, index),
     show: short,
     scale: "up",
     least: 1,
@@ -92,8 +59,6 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
     label: "reference KL",
     about:
       "Log-probability under the trainer minus that under the reference model: blue tokens became more likely, orange tokens less likely.",
-    value: ({ trainerLogprobs, logprobs, referenceLogprobs }, index) =>
-      difference(numberAt(trainerLogprobs ?? logprobs, index), numberAt(referenceLogprobs, index)),
     show: signed,
     scale: "both",
     least: 0.05,
@@ -103,8 +68,6 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
     label: "mismatch",
     about:
       "Log-probability under the trainer minus that under the sampler, for the same weights: should be close to 0.",
-    value: ({ trainerLogprobs, logprobs }, index) =>
-      difference(numberAt(trainerLogprobs, index), numberAt(logprobs, index)),
     show: signed,
     scale: "both",
     least: 0.05,
@@ -113,7 +76,6 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   version: {
     label: "version",
     about: "Version of the weights that sampled the token: the darker, the newer.",
-    value: ({ version }, index) => numberAt(version, index),
     show: String,
     scale: "steps",
     least: 1,
@@ -121,7 +83,6 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   mask: {
     label: "mask",
     about: "Colored tokens are trained on. The others were sampled and are not, e.g. rejected or filtered.",
-    value: ({ mask }, index) => numberAt(mask, index),
     show: (value) => (value === 0 ? "not trained on" : "trained on"),
     scale: "up",
     least: 1,
@@ -129,7 +90,7 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   },
 };
 
-/** The values of this coloring in an episode: null if nothing is recorded. */
+/** The values of a coloring. */
 export interface Range {
   low: number;
   high: number;
@@ -137,24 +98,12 @@ export interface Range {
   full: number;
 }
 
-/** Computed over the trained tokens. */
-export function rangeOf(coloring: Coloring, episode: Pick<Episode, "detail">): Range | null {
-  let low = Number.POSITIVE_INFINITY;
-  let high = Number.NEGATIVE_INFINITY;
-  for (const { turnList } of episode.detail) {
-    for (const { sampled } of turnList) {
-      for (let index = 0; index < sampled.ids.length; index++) {
-        const value = coloring.value(sampled, index);
-        if (value === null || !Number.isFinite(value) || (coloring !== colorings.mask && !isTrained(sampled, index)))
-          continue;
-        if (value < low) low = value;
-        if (value > high) high = value;
-      }
-    }
-  }
-  if (low > high) return null;
-  const size = coloring.scale === "steps" ? Math.max(1, high - low) : Math.max(Math.abs(low), Math.abs(high));
-  return { low, high, full: Math.min(coloring.most ?? size, Math.max(coloring.least, size)) };
+/** @param bounds of an episode's trained tokens, or of a run's */
+export function rangeOf({ scale, least, most }: Coloring, bounds: Bounds | null | undefined): Range | null {
+  if (!bounds) return null;
+  const [low, high] = bounds;
+  const size = scale === "steps" ? Math.max(1, high - low) : Math.max(Math.abs(low), Math.abs(high));
+  return { low, high, full: Math.min(most ?? size, Math.max(least, size)) };
 }
 
 export interface Shade {
@@ -166,15 +115,16 @@ export interface Shade {
 
 const neutral: Shade = { side: "neutral", strength: 0 };
 
-export function shadeOf(coloring: Coloring, tokens: SampledTokens, index: number, range: Range | null): Shade {
-  const value = coloring.value(tokens, index);
+export function shadeOf(name: ColoringName, tokens: SampledTokens, index: number, range: Range | null): Shade {
+  const value = tokenNumbers[name](tokens, index);
   if (range === null || value === null || Number.isNaN(value) || !isTrained(tokens, index)) return neutral;
-  return shade(coloring, value, range);
+  return shade(colorings[name], value, range);
 }
 
 /** The color of a value, also for the legend. */
 export function shade({ scale }: Coloring, value: number, { low, full }: Range): Shade {
-  if (scale === "steps") return { side: "plain", strength: 0.15 + 0.85 * Math.min(1, (value - low) / full) };
+  if (scale === "steps")
+    return { side: "plain", strength: 0.15 + 0.85 * Math.max(0, Math.min(1, (value - low) / full)) };
   const strength = Math.min(1, Math.abs(value) / full);
   if (strength === 0) return neutral;
   return { side: scale === "up" ? "plain" : value > 0 ? "positive" : "negative", strength };

@@ -3,8 +3,9 @@ import { signal, useSignalEffect } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
 import type { Turn } from "../../src/view/api.ts";
+import { type ColoringName, isTrained } from "../../src/view/token-scale.ts";
 import { setParameters } from "../state/address.ts";
-import { type Coloring, isTrained, type Range, shadeOf } from "./colorings.ts";
+import { type Range, shadeOf } from "./colorings.ts";
 import { addressOfToken, type TokenPlace } from "./token-place.ts";
 import { thinkingRange, tokenText } from "./token-text.ts";
 
@@ -18,7 +19,7 @@ export interface TokenRange extends Omit<TokenPlace, "index"> {
 }
 
 interface SampledBlockProps extends TokenRange {
-  coloring: Coloring;
+  coloring: ColoringName;
   range: Range | null;
   ids: boolean;
 }

@@ -1,7 +1,8 @@
 /** The legend of a coloring, and the numbers of the current token. */
 import type { Episode } from "../../src/view/api.ts";
+import { type ColoringName, coloringNames, isTrained, tokenNumbers } from "../../src/view/token-scale.ts";
 import { short } from "../parts/numbers.ts";
-import { type Coloring, coloringNames, colorings, isTrained, legendValues, type Range, shade } from "./colorings.ts";
+import { type Coloring, colorings, legendValues, type Range, shade } from "./colorings.ts";
 import { currentToken } from "./token-block.tsx";
 import { tokenText } from "./token-text.ts";
 
@@ -26,7 +27,7 @@ export function Legend({ coloring, range }: { coloring: Coloring; range: Range |
 }
 
 /** Fixed at the bottom of the window. */
-export function TokenNumbers({ episode, shown }: { episode: Episode; shown: Coloring }) {
+export function TokenNumbers({ episode, shown }: { episode: Episode; shown: ColoringName }) {
   const place = currentToken.value;
   const turn = place && episode.detail[place.trajectory]?.turnList[place.turn];
   if (!place || !turn) {
@@ -39,7 +40,7 @@ export function TokenNumbers({ episode, shown }: { episode: Episode; shown: Colo
   const values = prompt
     ? []
     : coloringNames.flatMap((name) => {
-        const value = colorings[name].value(turn.sampled, index);
+        const value = tokenNumbers[name](turn.sampled, index);
         return value === null ? [] : [{ name, label: colorings[name].label, text: colorings[name].show(value) }];
       });
   return (
@@ -65,7 +66,7 @@ export function TokenNumbers({ episode, shown }: { episode: Episode; shown: Colo
           </div>
         )}
         {values.map(({ name, label, text }) => (
-          <div key={name} class={colorings[name] === shown ? "shown" : undefined}>
+          <div key={name} class={name === shown ? "shown" : undefined}>
             <dt>{label}</dt>
             <dd>{text}</dd>
           </div>

@@ -7,6 +7,8 @@ export interface Field extends Omit<FilterField, "name"> {
   column: string;
   /** The value may be unknown: `reward=unknown`. */
   nullable?: true;
+  /** Its column in `gradings`, which finds any part of it. */
+  graded?: "explanation" | "message";
   /** A field of single trajectories. An episode matches if one of its trajectories does. */
   perTrajectory?: true;
 }
@@ -49,8 +51,20 @@ export const fields: Readonly<Record<string, Field>> = {
     values: [...failureKinds],
   },
   boundary: { type: "text", column: "boundary", nullable: true, about: "where it failed", values: boundaries },
-  message: { type: "text", column: ofFailure("message"), nullable: true, about: "message of the failure" },
-  explanation: { type: "text", column: ofDetails("explanation"), nullable: true, about: "the grader's explanation" },
+  message: {
+    type: "text",
+    column: ofFailure("message"),
+    graded: "message",
+    nullable: true,
+    about: "message of the failure",
+  },
+  explanation: {
+    type: "text",
+    column: ofDetails("explanation"),
+    graded: "explanation",
+    nullable: true,
+    about: "the grader's explanation",
+  },
   tokens: { type: "number", column: "tokens", about: "sampled tokens of the episode" },
   turns: { type: "number", column: "turns", about: "model calls of the episode" },
   tools: { type: "number", column: "tools", about: "tool calls of the episode" },

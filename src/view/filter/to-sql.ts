@@ -44,6 +44,11 @@ export function filterCondition(text: string): Condition {
     }
     if (operator === "~" || operator === "!~") {
       if (field.type !== "text") throw problem(`${name.text} is not a text, so it cannot be searched with ${operator}`);
+      if (field.graded !== undefined && value.text.length >= shortestGraded) {
+        values.push(`${field.graded} : ${quoted(value.text)}`);
+        const found = "episode IN (SELECT rowid FROM gradings WHERE gradings MATCH ?)";
+        return operator === "~" ? found : `(NOT ${found} AND ${column} IS NOT NULL)`;
+      }
       values.push(value.text);
       return `(instr(lower(${column}), lower(?)) ${operator === "~" ? "> 0" : "= 0"} IS TRUE)`;
     }
@@ -75,9 +80,14 @@ function operand(
   return number;
 }
 
+/** The index of `gradings` finds three characters or more. */
+const shortestGraded = 3;
+
+const quoted = (text: string) => `"${text.replaceAll('"', '""')}"`;
+
 /** A phrase for full text search, whose last word may be incomplete; undefined if there is nothing to search. */
 function searchPhrase(text: string): string | undefined {
-  return /[\p{L}\p{N}]/u.test(text) ? `"${text.replaceAll('"', '""')}"*` : undefined;
+  return /[\p{L}\p{N}]/u.test(text) ? `${quoted(text)}*` : undefined;
 }
 
 const termsOf = (text: string) => [...text.matchAll(/"([^"]*)"?|[^\s"]+/g)].map(([word, quoted]) => quoted ?? word);

@@ -48,9 +48,13 @@ export type StoredNumber = number | string | null;
 export const stored = (value: number | null | undefined): StoredNumber =>
   value === null || value === undefined ? null : Number.isFinite(value) ? value : String(value);
 
+const mostShown = 10_000;
+/** Lists show many messages, so each has a limit. */
+export const cutText = (text: string) => (text.length > mostShown ? `${text.slice(0, mostShown)}...` : text);
+
 const previewLength = 200;
 /** Only this many characters of a text can be searched. */
-const searchedLength = 1 << 20;
+export const searchedLength = 1 << 20;
 
 export function episodeRows(episode: KeptEpisode): EpisodeRows {
   const { trajectories, failure } = episode;
@@ -69,7 +73,7 @@ export function episodeRows(episode: KeptEpisode): EpisodeRows {
       termination: episode.termination,
       failure: failure?.kind ?? null,
       boundary: failure?.boundary ?? null,
-      message: failure?.message ?? null,
+      message: failure === undefined ? null : cutText(failure.message),
       explanation: episode.explanation ?? null,
       tokens: steps.reduce((sum, { tokens }) => sum + tokens.length, 0),
       turns: steps.length,
@@ -85,7 +89,7 @@ export function episodeRows(episode: KeptEpisode): EpisodeRows {
         .slice(0, previewLength),
     },
     parts: parts.length > 0 ? parts : [noTrajectory],
-    retriedAfter: [...(episode.retriedAfter ?? [])],
+    retriedAfter: (episode.retriedAfter ?? []).map((each) => ({ ...each, message: cutText(each.message) })),
     text: searchedText(episode).slice(0, searchedLength),
   };
 }

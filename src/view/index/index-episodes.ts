@@ -1,11 +1,15 @@
 /** Adds the episodes of a run folder to its index, a slice at a time. */
-import { existsSync, readdirSync, statSync } from "node:fs";
+import { lstatSync, readdirSync } from "node:fs";
 import { join } from "node:path";
+import { UserError } from "../../errors.ts";
+import { withInside } from "../../files/regular-file.ts";
 import type { KeptEpisode } from "../../tracking/run-folder/kept-episodes.ts";
+import { completeLines, mostEpisodeBytes, type PlacedLine, tooLong } from "../../tracking/run-folder/lines.ts";
 import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
-import { completeLines } from "./complete-lines.ts";
-import { episodeRows } from "./episode-rows.ts";
+import { episodesFile } from "../../tracking/run-folder/run-folder.ts";
+import { type EpisodeRows, episodeRows, searchedLength } from "./episode-rows.ts";
 import type { IndexDatabase } from "./open-database.ts";
+import { forgetProblems, readOrNote, skipLine } from "./problems.ts";
 
 interface IndexedFile {
   name: string;
@@ -36,8 +40,12 @@ const columns =
     ", ",
   );
 
-export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (text: string) => void): EpisodeIndexer {
-  const folder = join(run, "episodes");
+/** Within the run folder. */
+export const episodesFolder = "episodes";
+const pathOf = (name: string) => `${episodesFolder}/${name}`;
+
+export function indexEpisodes(database: IndexDatabase, run: string): EpisodeIndexer {
+  const folder = join(run, episodesFolder);
   const known = database.prepare("SELECT name, mark, offset, rows FROM files");
   const putFile = database.prepare("INSERT OR REPLACE INTO files (name, mark, offset, rows) VALUES (?, ?, ?, ?)");
   const insert = database.prepare(
@@ -45,6 +53,7 @@ export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (
   );
   const setEpisode = database.prepare("UPDATE trajectories SET episode = row WHERE row = ?");
   const insertText = database.prepare("INSERT INTO texts (rowid, text) VALUES (?, ?)");
+  const insertGrading = database.prepare("INSERT INTO gradings (rowid, explanation, message) VALUES (?, ?, ?)");
   const insertRetry = database.prepare("INSERT INTO retries (episode, failure, boundary, message) VALUES (?, ?, ?, ?)");
   const insertDetails = database.prepare(
     "INSERT INTO details (episode, file, offset, length, message, explanation, preview) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -60,15 +69,21 @@ export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (
 
   function forget(name: string): void {
     const episodes = "IN (SELECT episode FROM details WHERE file = ?)";
-    for (const rows of ["texts WHERE rowid", "retries WHERE episode", "trajectories WHERE episode"]) {
+    for (const rows of [
+      "texts WHERE rowid",
+      "gradings WHERE rowid",
+      "retries WHERE episode",
+      "trajectories WHERE episode",
+    ]) {
       database.prepare(`DELETE FROM ${rows} ${episodes}`).run([name]);
     }
     database.prepare("DELETE FROM details WHERE file = ?").run([name]);
     database.prepare("DELETE FROM files WHERE name = ?").run([name]);
+    forgetProblems(database, pathOf(name));
   }
 
-  function add(file: EpisodeFile, place: number, offset: number, length: number, text: string): void {
-    const { episode, parts, retriedAfter, text: searched } = episodeRows(readEpisode(text) as KeptEpisode);
+  function add(file: EpisodeFile, place: number, { offset, length }: PlacedLine, rows: EpisodeRows): void {
+    const { episode, parts, retriedAfter, text: searched } = rows;
     const key = `${file.kind === "train" ? "t" : "v"}${file.step}.${place}`;
     const { step, kind, name } = file;
     const placed = { key, place, step, kind };
@@ -84,43 +99,63 @@ export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (
     const { message, explanation, preview } = episode;
     insertDetails.run([first, name, offset, length, message, explanation, preview]);
     insertText.run([first, searched]);
+    if (explanation !== null || message !== null) {
+      insertGrading.run([first, (explanation ?? "").slice(0, searchedLength), message ?? ""]);
+    }
     for (const { kind: failure, boundary, message } of retriedAfter)
       insertRetry.run([first, failure, boundary, message]);
   }
 
-  /** @returns whether the file is complete */
+  /** @returns whether everything that can be read is indexed */
   function indexFile(file: EpisodeFile, from: IndexedFile | undefined, until: number): boolean {
     let offset = from?.offset ?? 0;
     let rows = from?.rows ?? 0;
     let complete = true;
-    for (const line of completeLines(join(folder, file.name), offset)) {
-      if (line.text.trim() !== "") {
-        try {
-          add(file, rows, line.offset, line.length, line.text);
-        } catch (error) {
-          onProblem(`episodes/${file.name}:${rows + 1} is not an episode: ${(error as Error).message}`);
+    const isRead = readOrNote(database, pathOf(file.name), () =>
+      withInside(run, pathOf(file.name), (opened) => {
+        for (const line of completeLines(opened, { offset, most: mostEpisodeBytes })) {
+          const read = readRows(line);
+          if (typeof read === "string") skipLine(database, pathOf(file.name), rows + 1, read);
+          else if (read !== undefined) add(file, rows, line, read);
+          rows++;
+          offset = line.next;
+          if (performance.now() > until) {
+            complete = offset >= file.bytes;
+            break;
+          }
         }
-        rows++;
-      }
-      offset = line.offset + line.length + 1;
-      if (performance.now() > until) {
-        complete = offset >= file.bytes;
-        break;
-      }
+        return true;
+      }),
+    );
+    if (isRead !== true) {
+      // What was added before a failure of the disk is not added again.
+      if (offset > (from?.offset ?? 0)) putFile.run([file.name, file.mark, offset, rows]);
+      return true;
     }
     if (complete && file.kind === "train") setSignal.run([file.step]);
     putFile.run([file.name, file.mark, complete ? file.bytes : offset, rows]);
     return complete;
   }
 
+  /** Updates `files`, if the folder has changed. */
+  function list(): void {
+    const stat = lstatSync(folder, { throwIfNoEntry: false });
+    const stamp = stat === undefined ? "none" : String(stat.mtimeMs);
+    if (stamp === listed && stamp !== "none") return;
+    files = stat?.isDirectory() ? listFiles(folder) : [];
+    // A folder that has just changed may change again within the resolution of its time stamp.
+    listed = Date.now() - Number(stamp) > 2000 ? stamp : "";
+    const present = new Set(files.map(({ name }) => pathOf(name)));
+    const noted = database.prepare("SELECT file FROM problems WHERE file GLOB ?").all([pathOf("*")]) as {
+      file: string;
+    }[];
+    for (const { file } of noted) if (!present.has(file)) forgetProblems(database, file);
+    if (stat !== undefined && !stat.isDirectory()) throw new UserError(`${folder} is not a folder, or it is a link`);
+  }
+
   return {
     advance(until) {
-      const stamp = existsSync(folder) ? String(statSync(folder).mtimeMs) : "none";
-      if (stamp !== listed || stamp === "none") {
-        files = listFiles(folder);
-        // A folder that has just changed may change again within the resolution of its time stamp.
-        listed = Date.now() - Number(stamp) > 2000 ? stamp : "";
-      }
+      readOrNote(database, episodesFolder, list);
       const indexed = new Map((known.all([]) as IndexedFile[]).map((file) => [file.name, file]));
       const marks = new Map(files.map((file) => [file.name, file.mark]));
       for (const [name, { mark }] of indexed) {
@@ -142,15 +177,29 @@ export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (
   };
 }
 
+/** Undefined for an empty line; the reason if it is not an episode. */
+function readRows({ text, length }: PlacedLine): EpisodeRows | string | undefined {
+  if (text === undefined) return tooLong(length, mostEpisodeBytes);
+  if (text.trim() === "") return undefined;
+  try {
+    return episodeRows(readEpisode(text) as KeptEpisode);
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
 /** The newest steps first, because users look at these first. */
 function listFiles(folder: string): EpisodeFile[] {
-  if (!existsSync(folder)) return [];
   const files = readdirSync(folder).flatMap((name): EpisodeFile[] => {
-    const found = /^step-(\d+)(-validation)?\.jsonl$/.exec(name);
-    const stat = found && statSync(join(folder, name), { throwIfNoEntry: false });
+    const found = /^step-(\d{6,15})(-validation)?\.jsonl$/.exec(name);
+    const stat = found && lstatSync(join(folder, name), { throwIfNoEntry: false });
     if (!found || !stat) return [];
+    const step = Number(found[1]);
     const kind = found[2] ? "validation" : "train";
-    return [{ name, step: Number(found[1]), kind, mark: `${stat.ino}:${stat.mtimeMs}:${stat.size}`, bytes: stat.size }];
+    if (name !== episodesFile(step, kind === "train" ? undefined : kind)) return [];
+    const mark = `${stat.ino}:${stat.mtimeMs}:${stat.size}`;
+    // Something else than a file is reported when it is opened.
+    return [{ name, step, kind, mark, bytes: stat.isFile() ? stat.size : 1 }];
   });
   return files.sort((left, right) => right.step - left.step);
 }

@@ -1,15 +1,14 @@
 /** Adds events.jsonl to a run's index: the times of rollouts and phases, notes, and the state of the run. */
-import { existsSync, statSync } from "node:fs";
-import type { RunEvent } from "../../tracking/events.ts";
-import { journalFile } from "../../tracking/run-folder/journal.ts";
-import { completeLines } from "./complete-lines.ts";
-import { stored } from "./episode-rows.ts";
+import { journalName } from "../../tracking/run-folder/journal.ts";
+import { eventOf, type JournalEvent, readJournalLine } from "../../tracking/run-folder/journal-line.ts";
+import { cutText, stored } from "./episode-rows.ts";
+import { followLines } from "./follow-lines.ts";
 import type { IndexDatabase } from "./open-database.ts";
 import { readState, writeState } from "./state.ts";
 
 /** The state of the run according to the journal so far. */
 export interface JournalState {
-  inode: number;
+  /** Where the last event ends in the file. */
   offset: number;
   /** Number and time of the last event. */
   seq: number;
@@ -25,12 +24,7 @@ export interface JournalState {
   end?: { reason: "done" | "stopped" | "failed"; text?: string; report?: string[] };
 }
 
-/** A line of the journal. */
-type Entry = { seq: number; time: number } & EntryOf<RunEvent>;
-type EntryOf<Event> = Event extends RunEvent ? { kind: Event["type"] } & Omit<Event, "type"> : never;
-
-const newState = (inode: number): JournalState => ({
-  inode,
+const newState: JournalState = {
   offset: 0,
   seq: 0,
   time: 0,
@@ -40,43 +34,41 @@ const newState = (inode: number): JournalState => ({
   step: 0,
   stepBegan: 0,
   doing: null,
-});
+};
 
 export const readJournalState = (database: IndexDatabase): JournalState =>
-  readState<JournalState>(database, "journal") ?? newState(0);
+  readState<JournalState>(database, "journal") ?? structuredClone(newState);
 
 /** The position of every n-th line is recorded, so that any event number is found quickly. */
 const linesBetweenMarks = 500;
 
 /** @returns whether everything is indexed */
 export function indexJournal(database: IndexDatabase, run: string, until: number): boolean {
-  const file = journalFile(run);
-  const stat = existsSync(file) ? statSync(file) : undefined;
   let state = readJournalState(database);
-  if (stat === undefined) return true;
-  if (stat.ino !== state.inode || stat.size < state.offset) {
-    // The run's folder was replaced by another one.
-    for (const table of ["marks", "phases", "windows", "lanes", "weights", "notes"])
-      database.exec(`DELETE FROM ${table}`);
-    state = newState(stat.ino);
-  }
-  if (stat.size <= state.offset) return true;
+  const { offset: before } = state;
   const put = statements(database);
-  for (const { text, offset, length } of completeLines(file, state.offset)) {
-    state.offset = offset + length + 1;
-    const entry = parse(text);
-    if (entry !== undefined) {
-      if (Math.floor(entry.seq / linesBetweenMarks) > Math.floor(state.seq / linesBetweenMarks) || state.seq === 0) {
-        put.mark.run([entry.seq, offset]);
-      }
-      apply(entry, { offset, end: state.offset }, state, put);
-      state.seq = entry.seq;
-      state.time = entry.time;
-    }
-    if (performance.now() > until) break;
-  }
-  writeState(database, "journal", state);
-  return state.offset >= stat.size;
+  const isDone = followLines(database, run, journalName, until, {
+    forget() {
+      for (const table of ["marks", "phases", "windows", "lanes", "weights", "notes"])
+        database.exec(`DELETE FROM ${table}`);
+      state = structuredClone(newState);
+      writeState(database, "journal", state);
+    },
+    read(text) {
+      const line = readJournalLine(text);
+      if (line.seq === state.seq) throw new Error(`it has the number of the line before, ${line.seq}`);
+      return { line, event: eventOf(line) };
+    },
+    add({ line: { seq, time }, event }, { offset, next }) {
+      // Also after lines that are skipped, which may be long.
+      const isMarked = Math.floor(seq / linesBetweenMarks) > Math.floor(state.seq / linesBetweenMarks);
+      if (isMarked || offset !== state.offset) put.mark.run([seq, offset]);
+      if (event !== undefined) apply(event, time, { offset, end: next }, state, put);
+      Object.assign(state, { seq, time, offset: next });
+    },
+  });
+  if (state.offset !== before) writeState(database, "journal", state);
+  return isDone;
 }
 
 type Statements = ReturnType<typeof statements>;
@@ -100,14 +92,19 @@ const lastLane =
 
 const kindOf = (purpose: "train" | "validate") => (purpose === "train" ? "train" : "validation");
 
-function apply(entry: Entry, place: { offset: number; end: number }, state: JournalState, put: Statements): void {
-  const { time } = entry;
+function apply(
+  entry: JournalEvent,
+  time: number,
+  place: { offset: number; end: number },
+  state: JournalState,
+  put: Statements,
+): void {
   switch (entry.kind) {
     case "run-start":
       // Rollouts of a killed process have no end event.
       put.cutOff.run([state.time, place.offset]);
       state.started ??= time;
-      state.totalSteps = entry.totalSteps;
+      state.totalSteps = Number.isFinite(entry.totalSteps) ? entry.totalSteps : null;
       state.text = [...entry.text];
       state.step = entry.step + 1;
       state.stepBegan = time;
@@ -161,7 +158,7 @@ function apply(entry: Entry, place: { offset: number; end: number }, state: Jour
       return;
     case "warning":
     case "health":
-      put.note.run([time, entry.kind, state.step, entry.text]);
+      put.note.run([time, entry.kind, state.step, cutText(entry.text)]);
       return;
     case "run-end": {
       const { reason, text, report } = entry;
@@ -170,14 +167,5 @@ function apply(entry: Entry, place: { offset: number; end: number }, state: Jour
       state.doing = null;
       return;
     }
-  }
-}
-
-function parse(text: string): Entry | undefined {
-  try {
-    const entry = JSON.parse(text) as Entry | null;
-    return typeof entry?.seq === "number" && typeof entry.kind === "string" ? entry : undefined;
-  } catch {
-    return undefined;
   }
 }

@@ -14,8 +14,6 @@ export interface RunIndex {
   readonly database: IndexDatabase;
   /** The share of the episode files that is indexed; 1: everything. */
   readonly share: number;
-  /** The problems in reading the folder, each once. */
-  readonly problems: readonly string[];
   /** Increases whenever something was added. */
   readonly revision: number;
   /**
@@ -33,10 +31,6 @@ const sliceMilliseconds = 25;
 /** @param cache the folder of all indexes */
 export function openRunIndex(folder: string, cache: string): RunIndex {
   const file = databaseFile(folder, cache);
-  const problems: string[] = [];
-  const onProblem = (text: string) => {
-    if (!problems.includes(text)) problems.push(text);
-  };
   let { database, episodes } = open();
   let share = 0;
   let revision = 0;
@@ -66,12 +60,12 @@ export function openRunIndex(folder: string, cache: string): RunIndex {
   function open(): { database: IndexDatabase; episodes: EpisodeIndexer } {
     const found = openDatabase(file);
     try {
-      return { database: found, episodes: indexEpisodes(found, folder, onProblem) };
+      return { database: found, episodes: indexEpisodes(found, folder) };
     } catch {
       found.close();
       removeDatabase(file);
       const database = openDatabase(file);
-      return { database, episodes: indexEpisodes(database, folder, onProblem) };
+      return { database, episodes: indexEpisodes(database, folder) };
     }
   }
 
@@ -108,7 +102,6 @@ export function openRunIndex(folder: string, cache: string): RunIndex {
     get share() {
       return share;
     },
-    problems,
     get revision() {
       return revision;
     },

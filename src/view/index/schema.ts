@@ -1,10 +1,12 @@
 /** The tables of a run's index. It is built from the run folder, and rebuilt whenever this version changes. */
-export const schemaVersion = 4;
+export const schemaVersion = 5;
 
 /**
  * `trajectories` has one row for each trajectory of an episode. Each row repeats the columns of the episode, so that a
  * filter is a single scan of short rows. `part` is the number of the trajectory, and `episode` is the row of part 0. An
  * episode without trajectories has one row, with part 0. `details` has the columns that lists show but few filters use.
+ * `gradings` finds any part of an explanation or of a failure's message. `problems` has the lines that are skipped; 0 lines:
+ * the whole file cannot be read.
  * Lists can be sorted by reward in both directions, with the newest step first among equal rewards; each has its own index.
  */
 export const schema = `
@@ -34,6 +36,9 @@ CREATE TABLE details (
 );
 CREATE INDEX by_file ON details (file);
 CREATE VIRTUAL TABLE texts USING fts5(text, tokenize = "unicode61 remove_diacritics 0");
+CREATE VIRTUAL TABLE gradings USING fts5(
+  explanation, message, content = "", contentless_delete = 1, tokenize = "trigram"
+);
 CREATE TABLE retries (episode INTEGER NOT NULL, failure TEXT NOT NULL, boundary TEXT NOT NULL, message TEXT NOT NULL);
 CREATE INDEX retries_by_episode ON retries (episode);
 CREATE TABLE names (name INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
@@ -57,5 +62,6 @@ CREATE INDEX lanes_by_rollout ON lanes (kind, task, rollout);
 CREATE INDEX lanes_by_end ON lanes (ended);
 CREATE TABLE weights (time REAL NOT NULL, version INTEGER NOT NULL, step INTEGER NOT NULL);
 CREATE TABLE notes (time REAL NOT NULL, kind TEXT NOT NULL, step INTEGER, text TEXT NOT NULL);
+CREATE TABLE problems (file TEXT PRIMARY KEY, lines INTEGER NOT NULL, first INTEGER, reason TEXT NOT NULL) WITHOUT ROWID;
 PRAGMA user_version = ${schemaVersion};
 `;

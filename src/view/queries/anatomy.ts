@@ -2,13 +2,14 @@
 
 import { zip } from "../../arrays.ts";
 import { UserError } from "../../errors.ts";
-import type { RolloutLife } from "../../tracking/events.ts";
-import { journalFile } from "../../tracking/run-folder/journal.ts";
+import { withInside } from "../../files/regular-file.ts";
+import { journalName } from "../../tracking/run-folder/journal.ts";
+import { eventOf, type RolloutEvent, readJournalLine } from "../../tracking/run-folder/journal-line.ts";
+import { completeLines } from "../../tracking/run-folder/lines.ts";
 import type { Anatomy, AnatomyQuery, JsonNumber, Lane, Span, SpanKind } from "../api.ts";
-import { completeLines } from "../index/complete-lines.ts";
 import { readJournalState } from "../index/index-journal.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
-import { type Given, kindOf, required, wholeNumberOf } from "./parameters.ts";
+import { type Given, type Kind, kindOf, required, wholeNumberOf } from "./parameters.ts";
 
 interface IndexedLane {
   step: number;
@@ -42,7 +43,7 @@ export function anatomy(database: IndexDatabase, folder: string, query: Given<An
       hint: "events.jsonl of the run folder is the journal; runs of older versions do not have it",
     });
   }
-  const { seq: _, ...state } = readJournalState(database);
+  const state = readJournalState(database);
   const origin = window.began;
   const end = window.ended ?? state.time;
   const found = database
@@ -125,19 +126,34 @@ function withSpans(
   const from = Math.min(...found.map(({ first }) => first));
   const to = Math.max(...found.map(({ last }) => last ?? offset));
   if (found.length > 0) {
-    const purpose = `"purpose":"${kind === "train" ? "train" : "validate"}"`;
-    for (const line of completeLines(journalFile(folder), from, to)) {
-      if (!line.text.includes('"kind":"rollout"') || !line.text.includes(purpose)) continue;
-      const event = JSON.parse(line.text) as RolloutLife & { time: number };
-      const lane = byName.get(laneName(event))?.find(({ first, last }) => line.offset >= first && line.offset < last);
-      lane?.builder.add(event, event.time - origin);
-    }
+    withInside(folder, journalName, (file) => {
+      for (const { text, offset } of completeLines(file, { offset: from, end: to })) {
+        const found = text === undefined ? undefined : readRollout(text, kind);
+        if (found === undefined) continue;
+        const lane = byName.get(laneName(found.event))?.find(({ first, last }) => offset >= first && offset < last);
+        lane?.builder.add(found.event, found.time - origin);
+      }
+    });
   }
   return builders.map((builder) => builder.lane(end - origin));
 }
 
+/** Undefined for other events, and for a line that the index skips. */
+function readRollout(text: string, kind: Kind): { event: RolloutEvent; time: number } | undefined {
+  const purpose = kind === "train" ? "train" : "validate";
+  // Most lines of the journal are of other rollouts, or of none.
+  if (!text.includes('"rollout"') || !text.includes(`"${purpose}"`)) return undefined;
+  try {
+    const line = readJournalLine(text);
+    const event = eventOf(line);
+    return event?.kind === "rollout" && event.purpose === purpose ? { event, time: line.time } : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
 interface LaneBuilder {
-  add(event: RolloutLife, at: number): void;
+  add(event: RolloutEvent, at: number): void;
   lane(now: number): Lane;
 }
 

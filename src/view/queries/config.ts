@@ -1,19 +1,78 @@
 /** The configuration of a run, with the origin of each value. */
-import { existsSync, readFileSync } from "node:fs";
+import { lstatSync } from "node:fs";
 import { join } from "node:path";
 import { isMap, isScalar, type Node, parseDocument } from "yaml";
 import { configKeys } from "../../config/describe.ts";
+import { UserError } from "../../errors.ts";
+import { readInside } from "../../files/regular-file.ts";
 import { maskUrls } from "../../mask-urls.ts";
-import type { ConfigEntry, RunConfig } from "../api.ts";
+import { isShallow } from "../../tracking/run-folder/json-lines.ts";
+import type { ConfigEntry, FileProblem, RunConfig } from "../api.ts";
+import { unreadable } from "../index/problems.ts";
 
-/** config.yaml does not contain secrets. As a further protection, keys for secrets are masked here. */
+const configFile = "config.yaml";
+/** A run's configuration has 15 kB, and parsing YAML is slow. */
+const mostBytes = 250_000;
+/** Of a value in the list of runs. */
+const mostText = 1000;
+
+/**
+ * config.yaml does not contain secrets. As a further protection, keys for secrets are masked here.
+ * @throws UserError if the file cannot be read
+ */
 export function runConfig(folder: string): RunConfig {
-  const file = join(folder, "config.yaml");
-  if (!existsSync(file)) return { entries: [] };
-  const { contents } = parseDocument(readFileSync(file, "utf8"));
+  const text = readInside(folder, configFile, mostBytes)?.toString("utf8");
   const entries: ConfigEntry[] = [];
-  collect(contents as Node | null, "", entries);
+  if (text === undefined) return { entries };
+  try {
+    // The time to find keys that occur twice is quadratic.
+    const { contents } = parseDocument(text, { logLevel: "silent", uniqueKeys: false });
+    collect(contents as Node | null, "", entries);
+    if (!isShallow(entries)) throw new Error("it is nested too deeply");
+  } catch (cause) {
+    // The parser recurses, so nesting thousands of levels deep overflows the stack.
+    throw new UserError(`${configFile} cannot be read: ${(cause as Error).message}`, { cause });
+  }
   return { entries };
+}
+
+/** What a list shows of a configuration. */
+export interface ConfigHead {
+  model: string | null;
+  backend: string | null;
+  project: string | null;
+  experiment: string | null;
+  problem: FileProblem | undefined;
+}
+
+/** Of each run folder, until its file changes: a list is read often. */
+const heads = new Map<string, { mark: string; head: ConfigHead }>();
+
+export function configHead(folder: string): ConfigHead {
+  const stat = lstatSync(join(folder, configFile), { throwIfNoEntry: false });
+  const mark = `${stat?.ino} ${stat?.size} ${stat?.ctimeMs}`;
+  const known = heads.get(folder);
+  if (known?.mark === mark) return known.head;
+  const head = readHead(folder);
+  heads.set(folder, { mark, head });
+  return head;
+}
+
+function readHead(folder: string): ConfigHead {
+  let config: RunConfig = { entries: [] };
+  let problem: FileProblem | undefined;
+  try {
+    config = runConfig(folder);
+  } catch (error) {
+    problem = unreadable(configFile, error);
+  }
+  return {
+    model: configText(config, "model.name"),
+    backend: configText(config, "rllm.backend"),
+    project: configText(config, "rllm.trainer.project_name"),
+    experiment: configText(config, "rllm.trainer.experiment_name"),
+    problem,
+  };
 }
 
 function collect(node: Node | null, key: string, entries: ConfigEntry[]): void {
@@ -46,8 +105,8 @@ function masked(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, masked(inner)]));
 }
 
-/** `model.name` as text; undefined if it is not set. */
-export function configText({ entries }: RunConfig, key: string): string | null {
+/** Null if it is not set. */
+function configText({ entries }: RunConfig, key: string): string | null {
   const value = entries.find((entry) => entry.key === key)?.value;
-  return value === undefined || value === null ? null : String(value);
+  return value === undefined || value === null ? null : String(value).slice(0, mostText);
 }

@@ -1,4 +1,5 @@
 /** Rows of episodes from the index. */
+import { zip } from "../../arrays.ts";
 import type { EpisodeList, EpisodeRow, EpisodesQuery, SortColumn, TrajectoryRow } from "../api.ts";
 import { type Condition, filterCondition } from "../filter/to-sql.ts";
 import type { EpisodeColumns, TrajectoryColumns } from "../index/episode-rows.ts";
@@ -43,34 +44,56 @@ export function episodeList(database: IndexDatabase, query: Given<EpisodesQuery>
   const order = oneOf("order", query.order ?? (sort === "newest" ? "desc" : "asc"), ["asc", "desc"]);
   const limit = wholeNumberOf("limit", query.limit, 100, 1000);
   const offset = wholeNumberOf("offset", query.offset, 0);
-  const { where, values } = whereOf(database, condition);
+  const { where, values, matching } = whereOf(database, condition);
   const { total } = database.prepare(`SELECT count(*) AS total FROM trajectories WHERE ${where}`).get(values) as {
     total: number;
   };
-  const orderBy = `${sorts[sort].replaceAll("DIR", `${order} NULLS LAST`)}, step DESC, place`;
-  const rows = rowsWhere(database, `${where} ORDER BY ${orderBy} LIMIT ${limit} OFFSET ${offset}`, values);
-  return { total, offset, rows };
+  const by = (columns: string) => {
+    const places = `${columns.replaceAll("DIR", `${order} NULLS LAST`)}, step DESC, place`;
+    return `ORDER BY ${places} LIMIT ${limit} OFFSET ${offset}`;
+  };
+  const found =
+    matching && (sort === "reward" || sort === "advantage")
+      ? // The list shows the value of the first trajectory that matches.
+        rowsOf(
+          database,
+          `JOIN (SELECT episode AS one, ${sort} AS matched, min(part) FROM trajectories WHERE ${matching.sql} GROUP BY episode)
+           ON row = one ${by("matched DIR")}`,
+          values,
+        )
+      : rowsOf(database, `WHERE ${where} ${by(sorts[sort])}`, values);
+  return { total, offset, rows: toRows(database, loadRows(database, found), matching) };
 }
+
+/** Which trajectories match, if several of an episode can. */
+type Matching = Pick<Condition, "sql" | "values"> | undefined;
 
 /** The first trajectories of the episodes that match. */
 export function whereOf(database: IndexDatabase, { sql, values, perTrajectory }: Condition) {
   const several = perTrajectory && database.prepare("SELECT 1 FROM trajectories WHERE part = 1 LIMIT 1").get([]);
   const matches = several ? `row IN (SELECT episode FROM trajectories WHERE ${sql})` : sql;
-  return { where: `part = 0 AND (${matches})`, values };
+  const matching: Matching = several ? { sql, values } : undefined;
+  return { where: `part = 0 AND (${matches})`, values, matching };
 }
 
 /** @param rest the condition, order and limit; `part = 0` is the caller's */
-export function rowsWhere(database: IndexDatabase, rest: string, values: readonly unknown[]): EpisodeRow[] {
-  return toRows(database, wholeRows(database, rest, values));
+export function rowsWhere(
+  database: IndexDatabase,
+  rest: string,
+  values: readonly unknown[],
+  matching?: Matching,
+): EpisodeRow[] {
+  return toRows(database, wholeRows(database, rest, values), matching);
 }
 
 /** Finds and sorts only the rows' numbers: whole rows are long. */
 export function wholeRows(database: IndexDatabase, rest: string, values: readonly unknown[]): IndexedRow[] {
-  const found = database.prepare(`SELECT row FROM trajectories WHERE ${rest}`).all([...values]) as { row: number }[];
-  return loadRows(
-    database,
-    found.map(({ row }) => row),
-  );
+  return loadRows(database, rowsOf(database, `WHERE ${rest}`, values));
+}
+
+function rowsOf(database: IndexDatabase, rest: string, values: readonly unknown[]): number[] {
+  const found = database.prepare(`SELECT row FROM trajectories ${rest}`).all([...values]) as { row: number }[];
+  return found.map(({ row }) => row);
 }
 
 export function loadRows(database: IndexDatabase, rows: readonly number[]): IndexedRow[] {
@@ -78,14 +101,22 @@ export function loadRows(database: IndexDatabase, rows: readonly number[]): Inde
   return rows.map((row) => whole.get([row]) as IndexedRow);
 }
 
-export function toRows(database: IndexDatabase, rows: readonly IndexedRow[]): EpisodeRow[] {
+export function toRows(database: IndexDatabase, rows: readonly IndexedRow[], matching?: Matching): EpisodeRow[] {
   const marks = rows.map(() => "?").join(", ");
+  const episodes = rows.map(({ episode }) => episode);
   const others = database
     .prepare(`SELECT * FROM trajectories WHERE part > 0 AND episode IN (${marks}) ORDER BY part`)
-    .all(rows.map(({ episode }) => episode)) as IndexedRow[];
+    .all(episodes) as IndexedRow[];
   const byEpisode = new Map<number, IndexedRow[]>();
   for (const other of others) byEpisode.set(other.episode, [...(byEpisode.get(other.episode) ?? []), other]);
-  return rows.map((row) => toRow(row, byEpisode.get(row.episode) ?? []));
+  const shown = rows.map((row) => toRow(row, byEpisode.get(row.episode) ?? []));
+  if (matching === undefined) return shown;
+  const found = database
+    .prepare(`SELECT episode, part FROM trajectories WHERE episode IN (${marks}) AND (${matching.sql}) ORDER BY part`)
+    .all([...episodes, ...matching.values]) as { episode: number; part: number }[];
+  return zip(rows, shown).map(([{ episode }, row]) => {
+    return { ...row, matched: found.filter((one) => one.episode === episode).map(({ part }) => part) };
+  });
 }
 
 function toRow(row: IndexedRow, others: readonly IndexedRow[]): EpisodeRow {

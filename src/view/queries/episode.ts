@@ -31,7 +31,8 @@ import { jsonNumbers, toJsonNumber } from "./stored.ts";
 
 /** @throws UserError if there is no such episode */
 export function readOne(database: IndexDatabase, folder: string, key: string): { row: IndexedRow; kept: KeptEpisode } {
-  const [row] = wholeRows(database, "key = ? AND part = 0", [key]);
+  // Without "+", SQLite would read the index of all first trajectories.
+  const [row] = wholeRows(database, "key = ? AND +part = 0", [key]);
   if (row === undefined)
     throw new UserError(`the run has no episode ${key}`, { code: "not_found", hint: "a resumed run repeats steps" });
   return { row, kept: readKept(folder, row) };

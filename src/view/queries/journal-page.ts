@@ -1,8 +1,10 @@
 /** Lines of the journal from a sequence number on. */
-import { existsSync } from "node:fs";
-import { journalFile } from "../../tracking/run-folder/journal.ts";
+import { withInside } from "../../files/regular-file.ts";
+import { journalName } from "../../tracking/run-folder/journal.ts";
+import { eventOf, readJournalLine } from "../../tracking/run-folder/journal-line.ts";
+import { completeLines } from "../../tracking/run-folder/lines.ts";
 import type { JournalEntry, JournalPage, JournalQuery } from "../api.ts";
-import { completeLines } from "../index/complete-lines.ts";
+import { readJournalState } from "../index/index-journal.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
 import { type Given, wholeNumberOf } from "./parameters.ts";
 
@@ -14,31 +16,54 @@ export function offsetOf(database: IndexDatabase, after: number): number {
   return mark?.offset ?? 0;
 }
 
+/** Longer reading is continued by the next request. */
+const mostMilliseconds = 500;
+
+/** A position in the journal: the number of the last entry, and the start of a line at or before the next one. */
+export interface JournalPlace {
+  seq: number;
+  offset: number;
+}
+
+export interface FoundEntries {
+  entries: JournalEntry[];
+  /** To continue from. */
+  place: JournalPlace;
+  /** Whether there may be more entries. */
+  more: boolean;
+}
+
 /**
- * The next entries after `after`.
- * @returns the position to continue from, and whether there may be more entries
+ * The next entries after a place.
+ * @param end where the last indexed entry ends
  */
 export function entriesFrom(
   folder: string,
-  offset: number,
-  after: number,
+  { seq, offset }: JournalPlace,
+  end: number,
   limit: number,
   isWanted: (kind: string) => boolean = () => true,
-) {
-  const entries: JournalEntry[] = [];
-  let at = offset;
-  let seq = after;
-  if (existsSync(journalFile(folder))) {
-    for (const line of completeLines(journalFile(folder), offset)) {
-      at = line.offset + line.length + 1;
-      const entry = parse(line.text);
-      if (entry === undefined || entry.seq <= after) continue;
-      seq = entry.seq;
-      if (isWanted(entry.kind)) entries.push(entry);
-      if (entries.length >= limit) return { entries, offset: at, seq, more: true };
+): FoundEntries {
+  const found: FoundEntries = { entries: [], place: { seq, offset }, more: false };
+  let begun = false;
+  const until = performance.now() + mostMilliseconds;
+  withInside(folder, journalName, (file) => {
+    for (const { text, next } of completeLines(file, { offset, end })) {
+      found.place.offset = next;
+      const entry = text === undefined ? undefined : parse(text);
+      begun ||= entry !== undefined && entry.seq > seq;
+      // The index skips a line with the number of the line before.
+      if (begun && entry !== undefined && entry.seq !== found.place.seq) {
+        found.place.seq = entry.seq;
+        if (isWanted(entry.kind)) found.entries.push(entry);
+      }
+      if (found.entries.length >= limit || (begun && performance.now() > until)) {
+        found.more = true;
+        return;
+      }
     }
-  }
-  return { entries, offset: at, seq, more: false };
+  });
+  return found;
 }
 
 export function journalPage(database: IndexDatabase, folder: string, query: Given<JournalQuery>): JournalPage {
@@ -46,14 +71,23 @@ export function journalPage(database: IndexDatabase, folder: string, query: Give
   const limit = wholeNumberOf("limit", query.limit, 200, 2000);
   const kinds = query.kinds === undefined ? undefined : new Set(query.kinds.split(","));
   const isWanted = (kind: string) => (kinds === undefined ? kind !== "rollout" : kinds.has(kind));
-  const { entries, seq } = entriesFrom(folder, offsetOf(database, after), after, limit, isWanted);
-  return { entries, cursor: seq };
+  const { offset: end } = readJournalState(database);
+  const { entries, place } = entriesFrom(
+    folder,
+    { seq: after, offset: offsetOf(database, after) },
+    end,
+    limit,
+    isWanted,
+  );
+  return { entries, cursor: place.seq };
 }
 
+/** Undefined for a line that the index skips. */
 function parse(text: string): JournalEntry | undefined {
   try {
-    const entry = JSON.parse(text) as JournalEntry | null;
-    return typeof entry?.seq === "number" ? entry : undefined;
+    const line = readJournalLine(text);
+    eventOf(line);
+    return line;
   } catch {
     return undefined;
   }

@@ -1,13 +1,16 @@
 /** A run: its state, steps and notes. */
-import { existsSync, statSync } from "node:fs";
+import { existsSync, lstatSync } from "node:fs";
 import { basename, join } from "node:path";
+import { HoneError } from "../../errors.ts";
 import { isLocked } from "../../files/folder-lock.ts";
+import { readable } from "../../system-errors.ts";
 import { lastEnd } from "../../tracking/run-folder/journal.ts";
-import type { JsonNumber, Note, RunDetail, RunState, RunSummary, StepSummary } from "../api.ts";
+import type { FileProblem, JsonNumber, Note, RunDetail, RunState, RunSummary, StepSummary } from "../api.ts";
 import { type JournalState, readJournalState } from "../index/index-journal.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
+import { describeProblems, readProblems } from "../index/problems.ts";
 import type { RunIndex } from "../index/run-index.ts";
-import { configText, runConfig } from "./config.ts";
+import { configHead } from "./config.ts";
 import { oneCurve } from "./curves.ts";
 import { fromStored } from "./stored.ts";
 
@@ -16,12 +19,25 @@ const chartValues = 60;
 /** Reads the lock first and then the journal, because a run writes its end before it unlocks its folder. The index may be older. */
 export function runState(folder: string, { end }: Pick<JournalState, "end">): RunState {
   if (isLocked(folder)) return "live";
-  return end?.reason ?? lastEnd(folder) ?? "interrupted";
+  return end?.reason ?? lastEndOf(folder) ?? "interrupted";
 }
 
-export function runSummary({ folder, database, share, problems }: RunIndex): RunSummary {
+/** A journal that cannot be read is among the problems. */
+function lastEndOf(folder: string): ReturnType<typeof lastEnd> {
+  try {
+    return lastEnd(folder);
+  } catch (error) {
+    if (readable(error) instanceof HoneError) return undefined;
+    throw error;
+  }
+}
+
+export const runSummary = (index: RunIndex): RunSummary => summaryAndProblems(index).summary;
+
+function summaryAndProblems({ folder, database, share }: RunIndex): { summary: RunSummary; problems: FileProblem[] } {
   const journal = readJournalState(database);
-  const config = runConfig(folder);
+  const { problem, ...config } = configHead(folder);
+  const problems = [...(problem ? [problem] : []), ...readProblems(database)];
   const rewards = oneCurve(database, "reward/mean").map(({ value }) => fromStored(value));
   const { step } = database.prepare("SELECT max(step) AS step FROM steps WHERE kind = 'train'").get([]) as {
     step: number | null;
@@ -34,32 +50,39 @@ export function runSummary({ folder, database, share, problems }: RunIndex): Run
     last: number | null;
   };
   const started = journal.started ?? times.first ?? existing(join(folder, "config.yaml"));
-  return {
+  const summary: RunSummary = {
     id: basename(folder),
     state: runState(folder, journal),
     step: step ?? 0,
     totalSteps: journal.totalSteps,
     started,
     updated: Math.max(journal.time, times.last ?? 0) || started,
-    model: configText(config, "model.name"),
-    backend: configText(config, "rllm.backend"),
-    project: configText(config, "rllm.trainer.project_name"),
-    experiment: configText(config, "rllm.trainer.experiment_name"),
+    ...config,
     episodes,
     reward: rewards.at(-1) ?? null,
     rewards: thinned(rewards),
     validation: lastValidation(database),
     indexing: share < 1 ? share : undefined,
-    problem: problems[0],
+    problem: describeProblems(problems),
   };
+  return { summary, problems };
 }
+
+/** The row of a run that cannot be opened. */
+export const brokenSummary = (id: string, error: unknown): RunSummary => ({
+  ...{ id, state: "interrupted", step: 0, totalSteps: null, started: null, updated: null, model: null, backend: null },
+  ...{ project: null, experiment: null, episodes: 0, reward: null, rewards: [], validation: {} },
+  problem: error instanceof Error ? error.message : String(error),
+});
 
 export function runDetail(index: RunIndex): RunDetail {
   const { folder, database } = index;
   const journal = readJournalState(database);
   const roles = database.prepare("SELECT DISTINCT role FROM trajectories WHERE role IS NOT NULL ORDER BY role").all([]);
+  const { summary, problems } = summaryAndProblems(index);
   return {
-    ...runSummary(index),
+    ...summary,
+    problems,
     path: folder,
     text: journal.text,
     steps: stepSummaries(database),
@@ -128,5 +151,5 @@ function thinned<Value>(values: readonly Value[]): Value[] {
 }
 
 function existing(file: string): number | null {
-  return statSync(file, { throwIfNoEntry: false })?.mtimeMs ?? null;
+  return lstatSync(file, { throwIfNoEntry: false })?.mtimeMs ?? null;
 }

@@ -14,7 +14,7 @@ export function search(database: IndexDatabase, query: Given<SearchQuery>): Sear
   if (terms === undefined) throw new UserError("a text search needs a letter or a digit");
   const limit = wholeNumberOf("limit", query.limit, 50, 200);
   const offset = wholeNumberOf("offset", query.offset, 0);
-  const { where, values } = whereOf(database, filterCondition(query.filter ?? ""));
+  const { where, values, matching } = whereOf(database, filterCondition(query.filter ?? ""));
   // One query returns both the total number of matches and the rows of the page. Without rows, it returns one row with `row` null.
   const found = database
     .prepare(
@@ -31,7 +31,7 @@ export function search(database: IndexDatabase, query: Given<SearchQuery>): Sear
     found.flatMap(({ row }) => row ?? []),
   );
   const textOf = database.prepare("SELECT text FROM texts WHERE rowid = ?");
-  const hits = zip(rows, toRows(database, rows)).map(([indexed, episode]): SearchHit => {
+  const hits = zip(rows, toRows(database, rows, matching)).map(([indexed, episode]): SearchHit => {
     const { text } = textOf.get([indexed.episode]) as { text: string };
     return { episode, ...snippetOf(text, words) };
   });

@@ -135,6 +135,12 @@ describe("queries", () => {
     ["termination!=env_done", 3],
     ["correct=true and step>=2", 12],
     ['text~"question 2"', 12],
+    ["explanation~PECTED", 45],
+    ['explanation~"d 3"', 12],
+    ["explanation~3", 12],
+    ["explanation!~ected and explanation=unknown", 0],
+    ['explanation!~"ted 3" or explanation~zzz', 33],
+    [String.raw`message~"\"refused" or message!~"refused "`, 3],
     ['text~"let me ad"', 48],
     ["id=arith/3:1 and retries>0", 3],
     ["version=0", 16],
@@ -147,6 +153,20 @@ describe("queries", () => {
     expect(await keys("sort=step&limit=2&offset=1")).toEqual(["t1.1", "t1.2"]);
     expect(await keys("sort=reward&order=desc&limit=1&filter=step%3D1")).toEqual(["t1.4"]);
     expect(await keys("sort=reward&limit=1000").then((all) => all.slice(-1)[0])).toBe("t1.11");
+  });
+
+  test("a filter of one role names the trajectories that match, and sorts by their reward", async () => {
+    const list = (query: string) => get<EpisodeList>(`/runs/toy/episodes?sort=reward&${query}`);
+    const judged = await list("filter=role%3Djudge");
+    expect(judged.rows.map(({ key, reward, matched }) => [key, reward, matched])).toEqual(
+      [3, 2, 1].map((step) => [`t${step}.0`, 0, [1]]),
+    );
+    const low = await list(`filter=${encodeURIComponent("step=1 and (reward=0.1 or reward=0.25)")}&order=desc`);
+    expect(low.rows.map(({ trajectories, matched }) => trajectories[matched![0]!]!.reward)).toEqual([
+      0.25, 0.25, 0.25, 0.1,
+    ]);
+    expect(low.total).toBe(4);
+    expect((await list("filter=step%3D1")).rows[0]).not.toHaveProperty("matched");
   });
 
   test("an episode: turns continue each other, tools and tokens", async () => {

@@ -1,18 +1,22 @@
 /** The viewer over HTTP: the JSON API, live events, and the page's files. */
-import { existsSync, readFileSync } from "node:fs";
-import { extname, join, normalize } from "node:path";
+import { existsSync, readFileSync, statSync } from "node:fs";
+import { extname, join } from "node:path";
 import { type Context, Hono } from "hono";
+import { compress } from "hono/compress";
 import { getCookie, setCookie } from "hono/cookie";
 import { streamSSE } from "hono/streaming";
 import { HoneError } from "../../errors.ts";
 import { parseObject } from "../../http/parse-object.ts";
 import { isJsonType } from "../../http/web-guard.ts";
-import type { ApiError, FilterFields, RunList, ViewAnswer } from "../api.ts";
+import { readable } from "../../system-errors.ts";
+import type { ApiError, FilterFields, RunList, RunSummary, ViewAnswer } from "../api.ts";
 import { examples, fields } from "../filter/fields.ts";
 import { FilterError } from "../filter/parse-filter.ts";
+import type { IndexDatabase } from "../index/open-database.ts";
+import { metricColumns } from "../queries/columns.ts";
 import { mediaFile } from "../queries/media.ts";
 import { wholeNumberOf } from "../queries/parameters.ts";
-import { runSummary } from "../queries/run.ts";
+import { brokenSummary, runSummary } from "../queries/run.ts";
 import { contentPolicy, refusal, tokenCookie } from "./access.ts";
 import type { Live } from "./live.ts";
 import { runRoutes } from "./routes.ts";
@@ -33,6 +37,8 @@ const patienceMilliseconds = 1500;
 export function createApp({ viewer, live, token, page }: AppOptions): Hono {
   const app = new Hono();
 
+  // An episode of 30,000 tokens has 1.9 MB. Events are not compressed: each is sent at once.
+  app.use(compress());
   app.use(async (context, next) => {
     const { req } = context;
     const given = req.query("token") ?? getCookie(context, tokenCookie) ?? bearer(req.header("authorization"));
@@ -49,14 +55,25 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
   });
 
   app.get("/api/runs", async (context) => {
-    const runs = viewer.names().map((name) => viewer.open(name));
-    await Promise.all(runs.map(({ index }) => index.refresh(patienceMilliseconds / runs.length)));
+    const names = viewer.names();
     const answer: RunList = {
       folder: viewer.folder,
       single: viewer.single,
-      runs: runs.map(({ index }) => runSummary(index)),
+      runs: await Promise.all(names.map((name) => summaryOf(viewer, name, patienceMilliseconds / names.length))),
     };
     return context.json(answer);
+  });
+
+  app.get("/api/columns", (context) => {
+    const opened = new Map<string, IndexDatabase>();
+    for (const name of viewer.names()) {
+      try {
+        opened.set(name, viewer.open(name).index.database);
+      } catch {
+        // The row of the run in the list shows why it cannot be read.
+      }
+    }
+    return context.json(metricColumns(opened, (context.req.query("names") ?? "").split(",").filter(Boolean)));
   });
 
   app.get("/api/fields", (context) => {
@@ -66,9 +83,9 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
     return context.json({ fields: list, examples: [...examples] } satisfies FilterFields);
   });
 
-  app.get("/api/runs/:run/media/:hash", async (context) => {
+  app.get("/api/runs/:run/media/:hash", (context) => {
     const { run, hash } = context.req.param();
-    const { bytes, type } = await mediaFile(viewer.open(run).index.folder, hash);
+    const { bytes, type } = mediaFile(viewer.folderOf(run), hash);
     // The address contains the hash, so its content never changes.
     return context.body(Uint8Array.from(bytes), 200, {
       "Content-Type": type,
@@ -130,13 +147,25 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
   app.all("/api/*", (context) => problem(context, 404, { error: `${context.req.path} is not a route of the API` }));
   app.get("*", (context) => file(context, page));
 
-  app.onError((error, context) => {
+  app.onError((thrown, context) => {
+    const error = readable(thrown);
     const at = error instanceof FilterError ? { at: error.at, length: error.length } : {};
     const hint = error instanceof HoneError && error.hint !== undefined ? { hint: error.hint } : {};
     const status = !(error instanceof HoneError) ? 500 : error.code === "not_found" ? 404 : 400;
     return problem(context, status, { error: messageOf(error), ...hint, ...at });
   });
   return app;
+}
+
+/** One run that cannot be read does not keep the others from the list. */
+async function summaryOf(viewer: Viewer, name: string, milliseconds: number): Promise<RunSummary> {
+  try {
+    const { index } = viewer.open(name);
+    await index.refresh(milliseconds);
+    return runSummary(index);
+  } catch (error) {
+    return brokenSummary(name, readable(error));
+  }
 }
 
 const problem = (context: Context, status: 400 | 401 | 403 | 404 | 500, error: ApiError) => context.json(error, status);
@@ -161,9 +190,9 @@ const types: Readonly<Record<string, string>> = {
 
 /** A file of the page, or the page itself, which has many addresses. */
 function file(context: Context, page: string): Response {
-  const path = normalize(decodeURIComponent(context.req.path));
-  const asset = extname(path) !== "" && !path.includes("..") ? join(page, path) : undefined;
-  const found = asset !== undefined && existsSync(asset) ? asset : join(page, "index.html");
+  const [, name = ""] = /^\/([\w-]+(?:\/[\w-]+)*\.\w+)$/.exec(context.req.path) ?? [];
+  const asset = join(page, name);
+  const found = name !== "" && statSync(asset, { throwIfNoEntry: false })?.isFile() ? asset : join(page, "index.html");
   if (!existsSync(found)) {
     return context.text(
       "The page is not built; the API answers under /api, and hone view --text works without it.\n",

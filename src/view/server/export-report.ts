@@ -1,8 +1,9 @@
 /** A report: the page with a run's curves and chosen episodes inside, in one file that opens without a server or a network. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { RunError, UserError } from "../../errors.ts";
+import { HoneError, RunError, UserError } from "../../errors.ts";
 import { writeWhole } from "../../files/durable-files.ts";
+import { readable } from "../../system-errors.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
 import type { Episode, Routes } from "../api.ts";
 import { mediaFile } from "../queries/media.ts";
@@ -32,6 +33,8 @@ export interface ExportedReport {
   /** The number of images in the file, and of images that are too large or missing. */
   images: number;
   imagesLeftOut: number;
+  /** What of the run cannot be read, as a sentence. */
+  problem: string | undefined;
 }
 
 /** The most bytes of an image, and of all images, that a report contains. */
@@ -49,9 +52,9 @@ export async function exportReport(options: ReportOptions): Promise<ExportedRepo
     const opened = viewer.open(viewer.names()[0]!);
     if (!(await opened.index.refresh(Number.POSITIVE_INFINITY))) throw new RunError(`${run} cannot be read completely`);
     const { answers, hashes, episodes, total } = collect(opened, { filter, limit });
-    const images = await addImages(opened, hashes, answers);
+    const images = addImages(opened, hashes, answers);
     writeWhole(output, [reportHtml(page, answers)]);
-    return { episodes, total, ...images };
+    return { episodes, total, ...images, problem: runSummary(opened.index).problem };
   } finally {
     viewer.close();
   }
@@ -69,6 +72,8 @@ function collect(run: OpenedRun, { filter = "", limit }: { filter?: string | und
     answers[addressOf(route, { run: run.name, ...given })] = answer;
   };
   const add = (route: RunRoute, given: Parameters = {}) => put(route, given, ask(route, given));
+  /** A run of an earlier version has no journal, and a journal may be damaged. */
+  const addIfKnown = (route: RunRoute, given: Parameters) => orNone(() => add(route, given));
 
   const { total, rows } = ask("/api/runs/:run/episodes", { filter, limit: String(limit) });
   put("/api/runs", {}, { folder: run.name, single: true, runs: [runSummary(run.index)] });
@@ -82,18 +87,18 @@ function collect(run: OpenedRun, { filter = "", limit }: { filter?: string | und
   put("/api/runs/:run", {}, { ...detail, path: run.name, steps });
   add("/api/runs/:run/curves", { kind: "train" });
   add("/api/runs/:run/curves", { kind: "validation" });
-  add("/api/runs/:run/config");
+  addIfKnown("/api/runs/:run/config", {});
   add("/api/runs/:run/failures");
   const listed = { sort: "newest", order: "desc", limit: "100" };
   put("/api/runs/:run/episodes", listed, { total: rows.length, offset: 0, rows });
+  add("/api/runs/:run/scales");
   for (const [index, { key, step, kind, task }] of rows.entries()) {
     const answer = ask("/api/runs/:run/episodes/:episode", { episode: key });
     for (const hash of imageHashes(answer)) hashes.add(hash);
     const neighbors = { previous: rows[index + 1]?.key ?? null, next: rows[index - 1]?.key ?? null };
     put("/api/runs/:run/episodes/:episode", { episode: key }, { ...answer, ...neighbors });
     add("/api/runs/:run/groups", { step: String(step), kind });
-    // A run of an earlier version has no journal.
-    if (detail.cursor > 0) add("/api/runs/:run/anatomy", { step: String(step), kind });
+    addIfKnown("/api/runs/:run/anatomy", { step: String(step), kind });
     add("/api/runs/:run/group", { step: String(step), task, kind });
     add("/api/runs/:run/task", { task, kind });
   }
@@ -101,10 +106,10 @@ function collect(run: OpenedRun, { filter = "", limit }: { filter?: string | und
 }
 
 /** Adds the images of the episodes as data URLs. */
-async function addImages({ name, index }: OpenedRun, hashes: ReadonlySet<string>, answers: Record<string, unknown>) {
+function addImages({ name, index }: OpenedRun, hashes: ReadonlySet<string>, answers: Record<string, unknown>) {
   let [images, together] = [0, 0];
   for (const hash of hashes) {
-    const file = await mediaFile(index.folder, hash).catch(() => undefined);
+    const file = orNone(() => mediaFile(index.folder, hash));
     const { length = Number.POSITIVE_INFINITY } = file?.bytes ?? {};
     if (file === undefined || length > mostImageBytes.each || together + length > mostImageBytes.together) continue;
     const address = addressOf("/api/runs/:run/media/:hash", { run: name, hash });
@@ -113,6 +118,16 @@ async function addImages({ name, index }: OpenedRun, hashes: ReadonlySet<string>
     together += length;
   }
   return { images, imagesLeftOut: hashes.size - images };
+}
+
+/** Undefined for what the run does not have, or what cannot be read. */
+function orNone<Result>(read: () => Result): Result | undefined {
+  try {
+    return read();
+  } catch (error) {
+    if (readable(error) instanceof HoneError) return undefined;
+    throw error;
+  }
 }
 
 function* imageHashes({ detail }: Episode): Generator<string> {

@@ -87,16 +87,19 @@ test("a page gets new lines of the journal, and goes on where it was cut", async
   await all.close();
 });
 
-test("new episodes and new runs are reported", async () => {
+test("new episodes and new runs are reported, and the list of runs hears of a run that trains", async () => {
   const page = await connect("/api/events?run=toy");
+  const list = await connect("/api/events");
   expect((await page.next("changed")).data).toMatchObject({ step: 1, episodes: 16 });
   generateStep(run, 2, {});
   let { data } = await page.next("changed");
   while ((data as { episodes: number }).episodes < 32) ({ data } = await page.next("changed"));
   expect(data).toMatchObject({ run: "toy", step: 2, episodes: 32, state: "interrupted" });
+  expect((await list.next("changed")).data).toEqual(data);
   generateRun(join(root, "runs", "other"), { steps: 1 });
   expect(new Set(((await page.next("runs")).data as { runs: string[] }).runs)).toEqual(new Set(["toy", "other"]));
   await page.close();
+  await list.close();
 });
 
 test("an empty folder is viewed, and its first run appears", async () => {

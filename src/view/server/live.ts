@@ -1,7 +1,9 @@
 /** Server-sent events: new entries of the journal, and addresses that open pages should show. */
-import type { JournalEntry, ServerEvents } from "../api.ts";
+import { lstatSync } from "node:fs";
+import { join } from "node:path";
+import type { ServerEvents } from "../api.ts";
 import { readJournalState } from "../index/index-journal.ts";
-import { entriesFrom, offsetOf } from "../queries/journal-page.ts";
+import { entriesFrom, type JournalPlace, offsetOf } from "../queries/journal-page.ts";
 import { runState } from "../queries/run.ts";
 import type { OpenedRun, Viewer } from "./viewer.ts";
 
@@ -35,7 +37,7 @@ export function createLive(viewer: Viewer): Live {
       try {
         const followers = [
           followRuns(viewer, send),
-          ...(run ? [followJournal(run, after, send), followIndex(run, send)] : []),
+          ...(run ? [followIndex(run, send), followJournal(run, after, send)] : [followAll(viewer, send)]),
         ];
         let pinged = Date.now();
         while (!signal.aborted) {
@@ -80,26 +82,58 @@ function followRuns(viewer: Viewer, send: Send): Follower {
   };
 }
 
-function followJournal({ index }: OpenedRun, after: number | undefined, send: Send): Follower {
-  let place: { seq: number; offset: number } | undefined;
+/** For the list of runs: sends which of them have changed. */
+function followAll(viewer: Viewer, send: Send): Follower {
+  const runs = new Map<string, { mark: string; follow: Follower | undefined }>();
+  let looked = 0;
   return async () => {
+    if (Date.now() - looked < runsMilliseconds) return;
+    const isFirst = looked === 0;
+    looked = Date.now();
+    for (const name of viewer.names()) {
+      const mark = markOf(viewer.folderOf(name));
+      const known = runs.get(name);
+      if (known?.mark === mark) continue;
+      const run = { mark, follow: known?.follow };
+      runs.set(name, run);
+      if (isFirst) continue;
+      try {
+        run.follow ??= followIndex(viewer.open(name), send);
+        await run.follow();
+      } catch {
+        // The run's row in the list shows why it cannot be read.
+      }
+    }
+  };
+}
+
+/** Changes when a step ends, the journal grows, or the run is locked or unlocked. */
+function markOf(folder: string): string {
+  return ["events.jsonl", "metrics.jsonl", "episodes", ".lock"]
+    .map((name) => {
+      const stat = lstatSync(join(folder, name), { throwIfNoEntry: false });
+      return stat === undefined ? "" : `${stat.ino}:${stat.size}:${stat.mtimeMs}`;
+    })
+    .join(" ");
+}
+
+function followJournal({ index }: OpenedRun, after: number | undefined, send: Send): Follower {
+  let place: JournalPlace | undefined;
+  return async () => {
+    const state = readJournalState(index.database);
     if (place === undefined) {
-      await index.refresh();
-      const state = readJournalState(index.database);
       // A number beyond the end belongs to an earlier journal in the same folder.
       const seq = after === undefined ? state.seq : after > state.seq ? 0 : after;
-      place = { seq, offset: seq === state.seq ? state.offset : offsetOf(index.database, seq) };
+      place = seq === state.seq ? { seq: 0, offset: state.offset } : { seq, offset: offsetOf(index.database, seq) };
     }
+    // Another journal is in its place.
+    if (place.offset > state.offset) place = { seq: 0, offset: 0 };
     for (let more = true; more; ) {
-      const found: { entries: JournalEntry[]; offset: number; seq: number; more: boolean } = entriesFrom(
-        index.folder,
-        place.offset,
-        place.seq,
-        most,
-      );
-      place = { seq: found.seq, offset: found.offset };
+      const found = entriesFrom(index.folder, place, state.offset, most);
+      // From here on, the place is exact.
+      place = { seq: 0, offset: found.place.offset };
       ({ more } = found);
-      if (found.entries.length > 0) await send(named("journal", found.entries, found.seq));
+      if (found.entries.length > 0) await send(named("journal", found.entries, found.place.seq));
     }
   };
 }

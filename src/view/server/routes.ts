@@ -8,7 +8,9 @@ import { episodeList } from "../queries/episode-list.ts";
 import { failures } from "../queries/failures.ts";
 import { group, groupList, taskHistory } from "../queries/groups.ts";
 import { journalPage } from "../queries/journal-page.ts";
+import { rewardHistogram } from "../queries/rewards.ts";
 import { runDetail } from "../queries/run.ts";
+import { tokenScales } from "../queries/scales.ts";
 import { search } from "../queries/search.ts";
 import type { OpenedRun } from "./viewer.ts";
 
@@ -33,5 +35,7 @@ export const runRoutes: {
   "/api/runs/:run/task": ({ index }, given) => taskHistory(index.database, index.folder, given),
   "/api/runs/:run/failures": ({ index }, given) => failures(index.database, given),
   "/api/runs/:run/search": ({ index }, given) => search(index.database, given),
+  "/api/runs/:run/rewards": ({ index }, given) => rewardHistogram(index.database, given),
+  "/api/runs/:run/scales": ({ index }) => tokenScales(index.database, index.folder),
   "/api/runs/:run/journal": ({ index }, given) => journalPage(index.database, index.folder, given),
 };

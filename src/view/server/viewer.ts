@@ -1,5 +1,5 @@
 /** The runs that are viewed, each with its index. */
-import { type Dirent, existsSync, readdirSync, realpathSync, statSync } from "node:fs";
+import { type Dirent, existsSync, lstatSync, readdirSync, realpathSync, type Stats, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { UserError } from "../../errors.ts";
 import { openPieces, type Pieces } from "../../tracking/run-folder/kept-episodes.ts";
@@ -15,6 +15,8 @@ export interface Viewer {
   /** Names of the runs' folders, the newest first. */
   names(): string[];
   /** @throws UserError if there is no such run */
+  folderOf(name: string): string;
+  /** @throws UserError if there is no such run */
   open(name: string): OpenedRun;
   close(): void;
 }
@@ -26,8 +28,18 @@ export interface OpenedRun {
   pieces(): Pieces | undefined;
 }
 
+/** Files of any kind: a run whose files are damaged is listed, with the problem. */
 const isRun = (folder: string) =>
-  ["config.yaml", "metrics.jsonl", "events.jsonl"].some((name) => existsSync(join(folder, name)));
+  ["config.yaml", "metrics.jsonl", "events.jsonl"].some((name) => statOf(join(folder, name)) !== undefined);
+
+/** Undefined for a file that does not exist, e.g. no longer, or that this user cannot see. */
+function statOf(path: string): Stats | undefined {
+  try {
+    return lstatSync(path, { throwIfNoEntry: false });
+  } catch {
+    return undefined;
+  }
+}
 
 /**
  * @param path a run folder, or a folder of runs
@@ -49,7 +61,7 @@ export function openViewer(path: string, cache: string = defaultCache()): Viewer
     if (isSingle()) return [basename(folder)];
     return readdirSync(folder, { withFileTypes: true })
       .filter((entry) => entry.isDirectory() && isRun(join(folder, entry.name)))
-      .map(({ name }) => ({ name, time: statSync(join(folder, name)).birthtimeMs }))
+      .map(({ name }) => ({ name, time: statOf(join(folder, name))?.birthtimeMs ?? 0 }))
       .sort((left, right) => right.time - left.time || (left.name < right.name ? 1 : -1))
       .map(({ name }) => name);
   }
@@ -61,21 +73,34 @@ export function openViewer(path: string, cache: string = defaultCache()): Viewer
     });
   }
 
+  const isName = (name: string) =>
+    isSingle()
+      ? name === basename(folder)
+      : // A name cannot lead to another folder.
+        basename(name) === name &&
+        !/^\.{0,2}$|\0/.test(name) &&
+        statOf(join(folder, name))?.isDirectory() === true &&
+        isRun(join(folder, name));
+
+  function folderOf(name: string): string {
+    if (isName(name)) return isSingle() ? folder : join(folder, name);
+    throw new UserError(`${isSingle() ? dirname(folder) : folder} has no run ${name}`, { code: "not_found" });
+  }
+
   return {
     folder,
     get single() {
       return isSingle();
     },
     names,
+    folderOf,
     open(name) {
       const found = opened.get(name);
-      const at = isSingle() ? folder : join(folder, name);
-      // Only listed names are accepted, so a name cannot lead to another folder.
-      if (!names().includes(name)) {
+      if (!isName(name)) {
         found?.index.close();
         opened.delete(name);
-        throw new UserError(`${isSingle() ? dirname(folder) : folder} has no run ${name}`, { code: "not_found" });
       }
+      const at = folderOf(name);
       if (found) return found;
       let pieces: { found: Pieces | undefined } | undefined;
       const run: OpenedRun = {

@@ -24,7 +24,7 @@ export async function openContent(
   const index = openRunIndex(run, cache);
   while (!(await index.refresh(1000)));
   const { database } = index;
-  const { where, values } = whereOf(database, condition);
+  const { where, values, matching } = whereOf(database, condition);
   return {
     head: (width) => runHead(database, name, Math.min(width, 100)),
     files: database
@@ -36,7 +36,7 @@ export async function openContent(
         ? []
         : timeRows(anatomy(database, run, { step: String(step), kind })),
     episodes: ({ step, kind }) =>
-      rowsWhere(database, `${where} AND step = ? AND kind = ? ORDER BY place`, [...values, step, kind]),
+      rowsWhere(database, `${where} AND step = ? AND kind = ? ORDER BY place`, [...values, step, kind], matching),
     read: ({ key }) => readOne(database, run, key).kept,
     pieces: openPieces(run),
     close: index.close,

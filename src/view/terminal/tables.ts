@@ -3,8 +3,9 @@
 import { chart } from "../../tracking/console/text-plots.ts";
 import type { Anatomy, EpisodeRow } from "../api.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
+import { describeProblems, readProblems } from "../index/problems.ts";
 import { curves, oneCurve } from "../queries/curves.ts";
-import { bold, dim, type Row, span } from "./styled.ts";
+import { bold, dim, type Row, span, wrap } from "./styled.ts";
 
 /** The episodes of a training step, or of the validation after it. */
 export interface StepFile {
@@ -12,13 +13,15 @@ export interface StepFile {
   kind: "train" | "validation";
 }
 
-/** A chart of the reward over the steps, and the last validation. */
+/** What of the run cannot be read, a chart of the reward over the steps, and the last validation. */
 export function runHead(database: IndexDatabase, name: string, width: number): Row[] {
+  const problem = describeProblems(readProblems(database));
   const curve = oneCurve(database, "reward/mean");
   const steps = curves(database, { names: "" }).steps;
   const byStep = new Map(curve.map(({ step, value }) => [step, Number(value)]));
   const rewards = steps.map((step) => byStep.get(step) ?? Number.NaN);
   const rows: Row[] = [[span(`${name}: ${steps.length} steps`, bold)]];
+  if (problem !== undefined) rows.push(...wrap([span(problem, "33")], width));
   if (rewards.some(Number.isFinite)) {
     const lines = chart(rewards, { width, height: 8, first: steps[0] ?? 1 });
     rows.push([span("mean reward of each step", dim)], ...lines.map((text) => [span(text)]));
@@ -75,14 +78,18 @@ export const episodeHead: Row = [
   span("reward  advantage  turns  tokens  ended by                      task and reply", dim),
 ];
 
-export function episodeRow({ reward, advantage, turns, tokens, termination, failure, id, preview }: EpisodeRow): Row {
+export function episodeRow(row: EpisodeRow): Row {
+  const { turns, tokens, termination, failure, id, preview, trajectories, matched } = row;
+  // A filter such as role=judge shows the judge's reward.
+  const found = matched === undefined ? undefined : trajectories[matched[0] ?? 0];
+  const { reward, advantage } = found ?? row;
   const style = failure ? "33" : reward === null ? dim : Number(reward) > 0 ? "32" : "31";
   const learned = advantage === null ? "" : round(Number(advantage));
   return [
     span(reward === null ? "unknown" : round(Number(reward)).padEnd(6), style),
     span(`  ${learned.padStart(9)}  ${String(turns).padStart(5)}  ${String(tokens).padStart(6)}`),
     span(`  ${termination.padEnd(28)}  `),
-    span(`${id}  `, dim),
+    span(`${id}${found === undefined ? "" : ` (${found.role})`}  `, dim),
     span(preview),
   ];
 }

@@ -34,7 +34,7 @@ const episode = sampleEpisode("sums/0:0", {
   ],
 });
 
-it("hone view shows the task's row, tools, tool calls, malformed calls and metrics", () => {
+it("hone view shows the task's row, tools, calls and metrics, and says that replies without a tokenizer have one color", () => {
   const kept = readEpisode(toJson(episode));
   const text = transcript(kept, { coloring: "advantage", width: 80, pieces: undefined }).map((row) =>
     rowText(row, false),
@@ -43,6 +43,7 @@ it("hone view shows the task's row, tools, tool calls, malformed calls and metri
     "sums/0:0: env_done, 1.0 s",
     'task: {"question":"2+2","answer":4}',
     "metrics: tool_calls 2, odd NaN",
+    "The run folder has no tokenizer, so a reply has one color: its mean advantage.",
     "",
     "solver: reward 0 (own 0, kind 0.5)",
     "",

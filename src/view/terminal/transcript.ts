@@ -38,6 +38,9 @@ export function transcript(episode: KeptEpisode, options: TranscriptOptions): Ro
   if (row !== undefined) add(span("task: ", dim), span(toJson(row)));
   const metrics = Object.entries(episode.metrics).map(([name, value]) => `${name} ${value}`);
   if (metrics.length > 0) add(span("metrics: ", dim), span(metrics.join(", ")));
+  if (options.pieces === undefined && options.coloring !== "mask") {
+    add(span(`The run folder has no tokenizer, so a reply has one color: its mean ${options.coloring}.`, dim));
+  }
   return [...rows, ...episode.trajectories.flatMap((trajectory) => trajectoryRows(trajectory, options))];
 }
 
