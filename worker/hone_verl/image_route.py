@@ -4,15 +4,15 @@
 
 Requests and answers have the form of vLLM 0.32. All other requests go to vLLM."""
 
+import asyncio
 import json
 import math
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from typing import Any
 
-from hone_worker.errors import first_line
-from hone_worker.images.decode import open_image
-from hone_worker.images.pictures import UnusableImage
+from hone_worker.errors import UnusableImage, first_line
+from hone_worker.images.decoders import decode
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,7 +45,7 @@ async def _answer(engine: AsyncLLM, body: dict[str, Any]) -> Response:
     params = SamplingParams(**body["sampling_params"], output_kind=RequestOutputKind.DELTA)
     prompt = TokensPrompt(prompt_token_ids=body["token_ids"])
     if parts := body.get("content_parts"):
-        prompt["multi_modal_data"] = {"image": [_read(part["url"]) for part in parts]}
+        prompt["multi_modal_data"] = {"image": [await asyncio.to_thread(_read, part["url"]) for part in parts]}
         # The workers also resize with Pillow. vLLM 0.24 ignores this value of its configuration for Qwen-VL.
         prompt["mm_processor_kwargs"] = {"use_fast": False}
     outputs = engine.generate(prompt, params, body["request_id"])
@@ -58,7 +58,7 @@ async def _answer(engine: AsyncLLM, body: dict[str, Any]) -> Response:
 
 def _read(url: str) -> Any:
     """The image in a data URL, as the trainer reads it."""
-    return open_image(b64decode(url.partition(",")[2], validate=True))
+    return decode(b64decode(url.partition(",")[2], validate=True))
 
 
 async def _events(first: RequestOutput, others: AsyncIterator[RequestOutput]) -> AsyncIterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 /** Decides whether verl's own rollout servers sample or a vLLM server that Hone starts. */
 import { valueAt } from "../../config/tree/value-at.ts";
 import { UserError } from "../../errors.ts";
-import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
+import { hasNvidiaGpu } from "../../python/find.ts";
 
 type Tree = Readonly<Record<string, unknown>>;
 
