@@ -3,6 +3,7 @@ import type { ComposedConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import type { MediaStore } from "../images/media-store.ts";
 import type { Capabilities, Engine, Finding } from "./engine.ts";
+import type { Rule } from "./rule.ts";
 
 /** A configuration with the backend's own sections. */
 export type ComposedTree = Pick<ComposedConfig, "config" | "tree" | "origins">;
@@ -27,8 +28,10 @@ export interface BackendDescriptor {
    * do. An opened engine with other capabilities is checked again.
    */
   capabilities(config: Config): Capabilities;
-  /** @throws UserError for the backend's own settings that cannot work */
-  check?(config: Config): void;
+  /** What settings require on this backend, beyond its capabilities. */
+  rules?: readonly Rule[];
+  /** @throws UserError for the backend's own settings that cannot work, and no rule says so */
+  check?(composed: ComposedTree): void;
   /** Why a setting of the backend's own sections has no effect; undefined if it has. Absent: there are no such sections. */
   reasonUnused?(key: string, tree: ComposedTree["tree"]): string | undefined;
   /** For `hone doctor`: checks before anything is opened. */

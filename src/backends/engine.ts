@@ -13,9 +13,9 @@ export interface EngineImages {
   readonly placeholder: { text: string; id: number };
   /**
    * Returns the tokens of each image in prompts, `[images]`. Required before a prompt with the image can be used.
-   * @throws UserError if an image cannot be decoded
+   * @throws UserError if an image cannot be decoded; the signal's reason, after it has ended the decoding
    */
-  tokensOf(images: readonly StoredImage[]): Promise<Int32Array[]>;
+  tokensOf(images: readonly StoredImage[], signal?: AbortSignal): Promise<Int32Array[]>;
   /** The store of the images. */
   readonly store: MediaStore;
   /** Hashes of images with transparent pixels, among those whose tokens were requested. Absent if unknown. */

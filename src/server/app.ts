@@ -2,9 +2,8 @@
 import { createHash, timingSafeEqual } from "node:crypto";
 import { Hono } from "hono";
 import { bodyLimit } from "hono/body-limit";
-import { UserError } from "../errors.ts";
 import { webRefusal } from "../http/web-guard.ts";
-import { clipped, HttpError } from "./http-error.ts";
+import { answerTo, clipped, HttpError } from "./http-error.ts";
 import { checkpointSearchRoutes } from "./routes/checkpoint-search.ts";
 import { checkpointRoutes, downloadRoutes } from "./routes/checkpoints.ts";
 import { futureRoutes } from "./routes/futures.ts";
@@ -77,12 +76,9 @@ export function createApp(service: Service, apiKey: string | null): Hono {
   app.route("/", generateRoutes(service));
   app.notFound((c) => c.json({ detail: clipped(`${c.req.method} ${c.req.path} does not exist on this server`) }, 404));
   app.onError((error, c) => {
-    if (error instanceof HttpError) return c.json({ detail: clipped(error.message) }, error.status);
-    if (error instanceof UserError) {
-      return c.json({ detail: clipped(error.hint ? `${error.message}. ${error.hint}` : error.message) }, 400);
-    }
-    log.warn("", `${c.req.method} ${c.req.path}: ${error.message}`, error.stack);
-    return c.json({ detail: "the server failed; its log says why" }, 500);
+    const { status, detail } = answerTo(error);
+    if (status === 500) log.warn("", `${c.req.method} ${c.req.path}: ${error.message}`, error.stack);
+    return c.json({ detail }, status);
   });
   return app;
 }

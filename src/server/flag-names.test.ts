@@ -4,7 +4,7 @@ import { withFlags } from "./flag-names.ts";
 
 test("advice of the engine names the flags of hone serve, not the keys of a configuration", () => {
   for (const signal of ["SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT", "SIGTERM", "SIGINT"] as const) {
-    const death = { code: null, signal, residentBytes: null, lastLines: [], logFile: undefined };
+    const death = { code: null, signal, residentBytes: null, memoryKills: null, lastLines: [], logFile: undefined };
     expect(withFlags(workerDied(death).hint ?? "")).not.toMatch(/\b(local|data|training|rllm)\.\w/);
   }
   expect(withFlags("Lower local.max_sample_rows or local.micro_batch_tokens, or try local.dtype=float32.")).toBe(

@@ -85,12 +85,19 @@ describe("the routes", () => {
   test.each([
     [{ token_ids: [] }, 400, /token_ids/],
     [{ token_ids: [3], logprobs: 1 }, 400, /Unrecognized key: "logprobs"/],
-    [{ token_ids: [3], sampling_params: { repetition_penalty: 1.1 } }, 400, /only 1 is supported.*repetition_penalty/s],
+    [{ token_ids: [3], sampling_params: { repetition_penalty: 1.1 } }, 400, /repetition_penalty: only 1 is supported/],
     [{ token_ids: [3], sampling_params: { guided_json: {} } }, 400, /Unrecognized key: "guided_json"/],
-    [{ token_ids: [3], sampling_params: { temperature: 0.001 } }, 400, /must be 0 \(greedy\) or at least/],
+    [
+      { token_ids: [3], sampling_params: { temperature: 0.001 } },
+      400,
+      /temperature must be 0 \(greedy\) or a number of at least 0.01, but is 0.001/,
+    ],
     [{ token_ids: [3], sampling_params: { max_tokens: 2 ** 20 } }, 400, /the model's limit is \d+ together/],
     [{ token_ids: [3], sampling_params: { stop: "" } }, 400, /would end every sequence/],
-    [{ token_ids: [99_999] }, 400, /token_ids has 99999, but the vocabulary has/],
+    [{ token_ids: [99_999] }, 400, /token_ids: token 99999 is not in the vocabulary/],
+    [{ token_ids: [3], sampling_params: { stop_token_ids: [99_999] } }, 400, /stop_token_ids: token 99999 is not in/],
+    [{ token_ids: [3], sampling_params: { logprobs: 1e9 } }, 400, /logprobs is 1000000000, but the vocabulary has 13/],
+    [{ token_ids: [3], sampling_params: { seed: -2 } }, 400, /sampling_params.seed must be .* at least -1, but is -2/],
     [{ token_ids: [3], model: "other" }, 400, /does not serve the base model "other"/],
     [{ token_ids: [3], model: "tinker://a:train:0/weights/b" }, 400, /no checkpoint/],
   ])("refuse %j", async (request, status, message) => {

@@ -1,5 +1,5 @@
 /** An error response with the text that the client shows its user. */
-import { UserError } from "../errors.ts";
+import { HoneError, UserError } from "../errors.ts";
 
 /**
  * Tinker's clients retry some statuses for minutes, so lasting conditions do not use them: 409 is never sent, and 429
@@ -19,4 +19,15 @@ export class HttpError extends UserError {
     super(message, options);
     this.status = status;
   }
+}
+
+/** The answer to a request that failed. Only the first line of a server's error is for clients. */
+export function answerTo(error: unknown): { status: HttpError["status"] | 500; detail: string } {
+  if (error instanceof HttpError) return { status: error.status, detail: clipped(error.message) };
+  if (error instanceof UserError) {
+    return { status: 400, detail: clipped(error.hint ? `${error.message}. ${error.hint}` : error.message) };
+  }
+  if (!(error instanceof HoneError)) return { status: 500, detail: "the server failed; its log says why" };
+  const [detail = ""] = error.message.split("\n", 1);
+  return { status: ["engine_down", "engine_died"].includes(error.code) ? 503 : 500, detail: clipped(detail) };
 }

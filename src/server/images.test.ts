@@ -159,7 +159,7 @@ describe("refused:", () => {
     [
       "an address without an image",
       [pointer("http://127.0.0.1:1/a.png")],
-      "http://127.0.0.1:1/a.png cannot be fetched",
+      "chunk 0: the image's address cannot be used",
     ],
     [
       "wrong expected_tokens of a pointer",

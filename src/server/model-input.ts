@@ -3,7 +3,7 @@ import type { Engine } from "../backends/engine.ts";
 import { concatenate } from "../concatenate.ts";
 import { UserError } from "../errors.ts";
 import { imageLimits } from "../images/image-limits.ts";
-import { imageLoader } from "../images/load-image.ts";
+import type { ImageLoader } from "../images/load-image.ts";
 import type { Media, StoredImage } from "../images/types.ts";
 import type { InputChunk } from "../tinker-protocol/chunks.ts";
 import type { BaseModel } from "./models/base-models.ts";
@@ -14,13 +14,17 @@ export interface ModelInput {
   media?: Media[];
 }
 
+/** What reading an input needs of a base model. */
+export type ImageBase = Pick<BaseModel, "engine" | "keeper" | "loader">;
+
 /**
  * Images become the tokens that stand for them.
  * @throws UserError that names the chunk
  */
 export async function readInput(
   chunks: readonly InputChunk[],
-  { engine, keeper }: Pick<BaseModel, "engine" | "keeper">,
+  { engine, keeper, loader }: ImageBase,
+  signal?: AbortSignal,
 ): Promise<ModelInput> {
   const count = chunks.filter(({ kind }) => kind !== "text").length;
   if (count > imageLimits.perRequest) {
@@ -33,29 +37,42 @@ export async function readInput(
     const part =
       chunk.kind === "text"
         ? { tokens: chunk.tokens }
-        : await inChunk(index, async () => readImage(chunk, await keeper.ready()));
+        : await inChunk(index, async () => readImage(chunk, await keeper.ready(), loader, signal));
     if ("hash" in part) media.push({ at, length: part.tokens.length, hash: part.hash });
     parts.push(part.tokens);
     at += part.tokens.length;
   }
   const tokens = concatenate(Int32Array, parts);
-  const { vocabularySize } = engine.model;
-  const wrong = tokens.find((token) => token < 0 || token >= vocabularySize);
-  if (wrong !== undefined) throw new UserError(`token ${wrong} is not in the vocabulary of ${vocabularySize}`);
+  requireKnown(tokens, engine.model);
   return media.length === 0 ? { tokens } : { tokens, media };
+}
+
+/** @throws UserError that names the first token outside of the vocabulary */
+export function requireKnown(
+  tokens: { find(fits: (token: number) => boolean): number | undefined },
+  { vocabularySize }: Pick<Engine["model"], "vocabularySize">,
+  field?: string,
+): void {
+  const wrong = tokens.find((token) => token < 0 || token >= vocabularySize);
+  if (wrong === undefined) return;
+  const place = field === undefined ? "" : `${field}: `;
+  throw new UserError(`${place}token ${wrong} is not in the vocabulary of ${vocabularySize}`);
 }
 
 async function readImage(
   chunk: Exclude<InputChunk, { kind: "text" }>,
   { images, imagesReason, model }: Engine,
+  loader: ImageLoader | undefined,
+  signal: AbortSignal | undefined,
 ): Promise<{ tokens: Int32Array; hash: string }> {
   if (chunk.kind === "other")
     throw new UserError(`the input has a chunk of kind ${chunk.name}, which is not supported`);
-  if (images === undefined)
+  if (images === undefined || loader === undefined)
     throw new UserError(`the input has an image, but ${imagesReason ?? `${model.name} reads only text`}`);
-  const image = await imageLoader(images.store).load(chunk.kind === "image" ? chunk.data : addressOf(chunk.location));
+  const source = chunk.kind === "image" ? chunk.data : { address: addressOf(chunk.location) };
+  const image = await loader.load(source, signal);
   requireFormat(chunk.format, image);
-  const [tokens] = await images.tokensOf([image]);
+  const [tokens] = await images.tokensOf([image], signal);
   const { expectedTokens: expected } = chunk;
   if (typeof expected === "number" && expected !== tokens!.length) {
     throw new UserError(`expected_tokens is ${expected}, but this image has ${tokens!.length} tokens`);

@@ -1,4 +1,6 @@
 /** The server without HTTP: accepts requests as plain values and answers immediately; results come through futures. */
+import { z } from "zod";
+import { wholeAtLeast } from "../tinker-protocol/parameters.ts";
 import { decodeForwardBackwardRequest } from "../tinker-protocol/training.ts";
 import type { ServerContext } from "./context.ts";
 import { HttpError } from "./http-error.ts";
@@ -6,6 +8,7 @@ import { createModel, createModelFrom } from "./models/create-model.ts";
 import type { LiveModel } from "./models/live-models.ts";
 import type { FutureResult } from "./queue/futures.ts";
 import { createOperations } from "./queue/operations.ts";
+import { readBody } from "./read-body.ts";
 import { createSampleAcceptor } from "./sampling/accept-sample.ts";
 import { createCompletions } from "./sampling/completions.ts";
 import { createGenerator } from "./sampling/generate.ts";
@@ -62,6 +65,12 @@ export function createService(context: ServerContext) {
       return `request ${gap.missing} of ${id} has not arrived: its client failed before sending it, or it is still on its way. The server waits up to ${seconds} s more (hone serve --gap-seconds), then skips it`;
     },
 
+    /** The client knows that the operation was lost with an earlier start of the server, and does not send it again. */
+    forget(request: string): void {
+      const [, id = "", seq] = /^(.+:train:\d+):(\d+)@/.exec(request) ?? [];
+      if (!request.endsWith(`@${context.boot}`)) sessions.findModel(id)?.sequencer.lose(Number(seq));
+    },
+
     forwardBackward(bytes: Uint8Array) {
       const request = readForwardBackward(bytes);
       const model = sessions.requireModel(request.modelId);
@@ -82,12 +91,14 @@ export function createService(context: ServerContext) {
       kind,
       accept(body: Record<string, unknown>) {
         const model = sessions.requireModel(body.model_id);
-        const seq = Number.isSafeInteger(body.seq_id) ? (body.seq_id as number) : null;
+        const { seq_id: seq = null } = readBody(numbered, body);
         return operations.accept(model, seq, 0, { kind, work: () => run(model, body) });
       },
     })),
   };
 }
+
+const numbered = z.looseObject({ seq_id: wholeAtLeast(0).nullish() });
 
 function readForwardBackward(bytes: Uint8Array): ReturnType<typeof decodeForwardBackwardRequest> {
   try {

@@ -9,6 +9,7 @@ import type { Hono } from "hono";
 import type { Engine } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
 import { isLoopback } from "../http/web-guard.ts";
+import type { AddressRules } from "../images/address-rules.ts";
 import { createApp } from "./app.ts";
 import type { ServerContext } from "./context.ts";
 import { createLog } from "./log.ts";
@@ -44,6 +45,8 @@ export interface ServerOptions {
   maxWaitingOperations?: number;
   /** The most sequences that wait to be sampled, on each base model. */
   maxWaitingRows?: number;
+  /** From which hosts images are fetched whose address a client sends. Default: none. */
+  imageHosts?: AddressRules;
   futures?: FutureStoreOptions;
   /** Gets the lines of the log. */
   write?: (line: string) => void;
@@ -69,6 +72,10 @@ export async function openService(options: ServerOptions): Promise<RunningServic
   const models: BaseModel[] = options.engines.map(({ names, engine, reopen }) =>
     createBaseModel(names, engine, options.maxWaitingRows ?? 8192, {
       reopen,
+      fetching: {
+        clients: options.imageHosts,
+        log: (line) => log.warn("", line),
+      },
       onDeath(error, opensAgain) {
         metrics.add("hone_engine_deaths_total", { model: names[0]! });
         const next = opensAgain ? "it is restarted" : "it is not restarted: stop the server and look for the cause";

@@ -1,6 +1,6 @@
 /** Images on the wire: once by hash, again if the worker has forgotten them. */
 import { PassThrough } from "node:stream";
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { memoryStore } from "../../images/media-store.ts";
 import { png } from "../../images/pictures.fixture.ts";
 import type { Sequence } from "../../trajectories/types.ts";
@@ -69,6 +69,25 @@ test("an image that the worker cannot decode is a mistake of the request", async
     message: `the image ${blue.hash.slice(0, 12)} cannot be used: ${error}`,
     exitCode: 2,
   });
+});
+
+test("a caller that gives up ends the decoding of its images", async () => {
+  const { connection, frames } = openFake(({ header }) => {
+    if (header.op === "abort")
+      return [{ header: { ok: true } }, { header: { id: header.media, ok: true, cancelled: true } }];
+    return [];
+  });
+  const { tokensOf } = workerImages(connection, store, placeholder);
+  const stop = new AbortController();
+  const asked = tokensOf([red], stop.signal);
+  await vi.waitFor(() => expect(frames).toHaveLength(1));
+  stop.abort(new Error("the client has left"));
+  await expect(asked).rejects.toThrow("the client has left");
+  expect(frames.map(({ header }) => [header.op, header.media])).toEqual([
+    ["put_media", undefined],
+    ["abort", frames[0]!.header.id],
+  ]);
+  await expect(tokensOf([red], stop.signal)).rejects.toThrow("the client has left");
 });
 
 /** Forgets all images once, before it answers. */

@@ -1,8 +1,9 @@
 /** Sends images to the worker: the bytes once, by hash; the places in sequences as ranges. */
 import { concatenate } from "../../concatenate.ts";
-import { RunError, UserError } from "../../errors.ts";
+import { RunError } from "../../errors.ts";
 import type { MediaStore } from "../../images/media-store.ts";
 import type { Media, StoredImage } from "../../images/types.ts";
+import { UnusableImage } from "../../images/unusable-image.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { EngineImages } from "../engine.ts";
 import { type Connection, UnknownMediaError } from "./connection.ts";
@@ -23,12 +24,12 @@ export function workerImages(
     placeholder,
     store,
     transparent,
-    async tokensOf(images) {
+    async tokensOf(images, signal) {
       const missing = images.filter(({ hash }) => !known.has(hash));
       // Entries that are needed for the answer must not be dropped from the cache.
       const tokens = new Map(images.map(({ hash }) => [hash, known.get(hash)]));
       if (missing.length > 0) {
-        const answered = await putImages(connection, store, missing, transparent);
+        const answered = await putImages(connection, store, missing, { transparent, signal });
         missing.forEach(({ hash }, index) => {
           tokens.set(hash, answered[index]!);
           known.set(hash, answered[index]!);
@@ -44,24 +45,31 @@ export function workerImages(
  * Sends images to the worker.
  *
  * @param transparent gets the hashes of those with transparent pixels
- * @throws UserError if one cannot be decoded
+ * @param signal ends the decoding
+ * @throws UnusableImage if one cannot be decoded; the signal's reason
  */
 async function putImages(
   connection: Connection,
   store: MediaStore,
   images: readonly Pick<StoredImage, "hash">[],
-  transparent?: Set<string>,
+  { transparent, signal }: { transparent?: Set<string>; signal?: AbortSignal | undefined } = {},
 ): Promise<Int32Array[]> {
   const files = await Promise.all(images.map(({ hash }) => store.read(hash)));
-  const { header, arrays } = await connection.request(
+  signal?.throwIfAborted();
+  const { id, answer } = connection.request(
     "put_media",
     { hashes: images.map(({ hash }) => hash) },
     { bytes: concatenate(Uint8Array, files), offsets: offsetsOf(files.map(({ length }) => length)) },
-  ).answer;
+  );
+  // Workers of several processes answer that they do not support this.
+  const end = () => void connection.request("abort", { media: id }).answer.catch(() => {});
+  signal?.addEventListener("abort", end, { once: true });
+  const { header, arrays } = await answer.finally(() => signal?.removeEventListener("abort", end));
+  if (header.cancelled) signal?.throwIfAborted();
   const answers = header.media as readonly { error?: string; transparent?: boolean }[];
   for (const [index, { hash }] of images.entries()) {
     const { error, transparent: isTransparent } = answers[index] ?? {};
-    if (error !== undefined) throw new UserError(`the image ${hash.slice(0, 12)} cannot be used: ${error}`);
+    if (error !== undefined) throw new UnusableImage(hash, error);
     if (isTransparent) transparent?.add(hash);
   }
   const [tokens, offsets] = [arrays.tokens?.data, arrays.offsets?.data];

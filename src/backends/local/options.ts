@@ -27,7 +27,7 @@ export interface LocalEngineOptions {
   sequenceParallel?: number;
   /** Sequences sampled at the same time. */
   maxSampleRows?: number;
-  /** Where converted models are kept; default: `.hone/models` in the project. */
+  /** Where converted models are kept; default: `models` where set-up installs. */
   cacheDir?: string;
   /** A folder or hub id with an image processor; default: the model's own. */
   processor?: string;

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { workerDied } from "./worker-process.ts";
 
-const death = { code: null, signal: null, residentBytes: null, lastLines: [], logFile: undefined };
+const death = { code: null, signal: null, residentBytes: null, memoryKills: null, lastLines: [], logFile: undefined };
 
 describe("workerDied", () => {
   it.each([
@@ -10,6 +10,24 @@ describe("workerDied", () => {
       { signal: "SIGKILL", residentBytes: 3.5 * 2 ** 30 },
       [/by SIGKILL: .*memory ran out/, /used 3\.5 GiB of memory/],
       /micro_batch_tokens/,
+    ],
+    [
+      "SIGKILL while the kernel killed for memory",
+      { signal: "SIGKILL", memoryKills: 1 },
+      [/by SIGKILL: most likely .*memory ran out/],
+      /micro_batch_tokens/,
+    ],
+    [
+      "SIGKILL with plenty of memory is from outside",
+      { signal: "SIGKILL", memoryKills: 0 },
+      [/by SIGKILL: another program killed it \(signal 9\); the kernel killed no process for memory meanwhile\./],
+      /^Look for what ends processes here/,
+    ],
+    [
+      "a rank's SIGKILL with plenty of memory is from outside",
+      { code: 137, memoryKills: 0 },
+      [/exit code 137: another program killed it/],
+      /^Look for/,
     ],
     ["137 is SIGKILL seen through a shell", { code: 137 }, [/exit code 137: .*memory ran out/], /micro_batch_tokens/],
     ["SIGSEGV", { signal: "SIGSEGV" }, [/native code/], /hone doctor/],

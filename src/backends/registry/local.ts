@@ -4,23 +4,16 @@ import { temporaryFolder } from "../../files/temporary-names.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
 import { capabilities, capabilitiesWith, shardedCapabilities } from "../local/capabilities.ts";
 import { localEngineOptions, serverKey, serversOf } from "../local/options.ts";
-import {
-  broadcasts,
-  checkOwnServer,
-  refusalOfImages,
-  sleepsWhileTraining,
-  startOwnServer,
-  startsServer,
-} from "./own-server.ts";
+import { broadcasts, ownServerRules, refusalOfImages, sleepsWhileTraining, startOwnServer } from "./own-server.ts";
 
 export const local: BackendDescriptor = {
   capabilities({ local: { sampler, processes } }) {
     const trainer = processes > 1 ? shardedCapabilities : capabilities;
     return sampler.type === "own" ? trainer : capabilitiesWith(sampler.type, trainer);
   },
-  check(config) {
-    if (startsServer(config)) checkOwnServer(config);
-    else if (serversOf(config)) serverKey(config);
+  rules: ownServerRules,
+  check({ config }) {
+    if (serversOf(config)) serverKey(config);
   },
   async open({ config }, { folder, warn, ...hooks }) {
     const { openLocalEngine } = await import("../local/engine.ts");

@@ -2,34 +2,29 @@ import { afterEach, expect, it, vi } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
 import { adapterSpec, backendHolding, openEngine, requireBackend } from "./open-engine.ts";
 
-const config = (...overrides: string[]) => composeConfig({ overrides }).config;
+const compose = (...overrides: string[]) => composeConfig({ overrides });
+const config = (...overrides: string[]) => compose(...overrides).config;
 afterEach(() => vi.unstubAllEnvs());
 
 const onVerl = "rllm/backend=verl";
 
 it.each([
-  [
-    "layers that verl does not adapt",
-    [onVerl, "model.lora_rank=4", "model.train_attn=false"],
-    /attention and MLP layers/,
-  ],
   ["a model that does not exist on verl", [onVerl, "model.name=./nowhere"], /nowhere does not exist/],
-  ["weights that the backend cannot train", ["rllm/backend=tinker", "model.lora_rank=0"], /LoRA adapters, not all/],
   ["a service that is not a URL", ["rllm/backend=tinker", "tinker_base_url=nowhere"], /nowhere is not a URL/],
   ["a service without its key", ["rllm/backend=tinker", "tinker_base_url=https://a.example"], /requires an API key/],
 ])("refuses %s before anything is opened", async (_, overrides, message) => {
   vi.stubEnv("TINKER_API_KEY", "");
-  expect(() => requireBackend(config(...overrides))).toThrow(message);
+  expect(() => requireBackend(compose(...overrides))).toThrow(message);
   await expect(openEngine(composeConfig({ overrides }))).rejects.toThrow(message);
 });
 
 it("knows what an engine can do from the configuration alone", () => {
-  expect(requireBackend(config()).capabilities(config())).toMatchObject({
+  expect(requireBackend(compose()).capabilities(config())).toMatchObject({
     engine: "local",
     adapters: ["lora", "full", "none"],
   });
-  const tinker = config("rllm/backend=tinker");
-  expect(requireBackend(tinker).capabilities(tinker)).toMatchObject({ engine: "tinker", sampleLogprobs: "raw" });
+  const tinker = compose("rllm/backend=tinker");
+  expect(requireBackend(tinker).capabilities(tinker.config)).toMatchObject({ engine: "tinker", sampleLogprobs: "raw" });
 });
 
 it("knows which backend's service holds a state", () => {

@@ -1,9 +1,9 @@
 /** The engine that a configuration names. The only place that lists the backends. */
 import type { Backend } from "../../config/schema/about.ts";
 import type { Config } from "../../config/schema.ts";
-import { UserError } from "../../errors.ts";
 import type { BackendDescriptor, ComposedTree, EngineHooks } from "../descriptor.ts";
 import type { AdapterSpec, Capabilities, Engine, Finding } from "../engine.ts";
+import type { Rule } from "../rule.ts";
 import { scoringCapabilities } from "../servers/scoring/scoring-capabilities.ts";
 import { local } from "./local.ts";
 import { tinker } from "./tinker.ts";
@@ -30,32 +30,26 @@ export async function examineBackend(composed: ComposedTree): Promise<Finding[]>
   return (await descriptorOf(composed.config.rllm.backend).examine?.(composed)) ?? [];
 }
 
+/** The backend's own rules about settings. */
+export const backendRules = (config: Config): readonly Rule[] => descriptorOf(config.rllm.backend).rules ?? [];
+
 /**
- * Checks what can be checked before anything is loaded.
+ * Checks what rules about settings do not say, such as addresses and keys of services, before anything is loaded.
  *
- * @throws UserError when the backend's own settings cannot work, or it cannot train the adapter
+ * @throws UserError when the backend cannot work
  */
-export function requireBackend(config: Config): BackendDescriptor {
-  const descriptor = descriptorOf(config.rllm.backend);
-  descriptor.check?.(config);
-  requireAdapter(config, descriptor);
+export function requireBackend(composed: ComposedTree): BackendDescriptor {
+  const descriptor = descriptorOf(composed.config.rllm.backend);
+  descriptor.check?.(composed);
   return descriptor;
 }
 
 const descriptorOf = (backend: Backend): BackendDescriptor => descriptors[backend];
 
-function requireAdapter(config: Config, { capabilities }: BackendDescriptor): void {
-  const { engine, adapters } = capabilities(config);
-  if (adapters.includes(adapterSpec(config).kind)) return;
-  throw new UserError(`model.lora_rank=0: the ${engine} backend trains LoRA adapters, not all weights`, {
-    hint: "model.lora_rank=32, or rllm/backend=local",
-  });
-}
-
 /** @throws UserError when the model or device named in the configuration cannot be used; RunError when the engine dies */
 export async function openEngine(composed: ComposedTree, hooks: EngineHooks = {}): Promise<Engine> {
   const { config } = composed;
-  const engine = await requireBackend(config).open(composed, hooks);
+  const engine = await requireBackend(composed).open(composed, hooks);
   if (!usesScoringServers(config)) return engine;
   const { scoringServers } = await import("./scoring-servers.ts");
   return scoringServers(engine, config, hooks);

@@ -3,12 +3,13 @@ import { freemem } from "node:os";
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
-import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
+import { hasNvidiaGpu } from "../../python/find.ts";
 import { prepareEnvironment } from "../../python/prepare.ts";
 import type { EngineHooks } from "../descriptor.ts";
 import type { Engine, ModelInfo } from "../engine.ts";
 import { threadEnvironment, usableCores } from "../local/cores.ts";
 import { readModelType, serverPackages } from "../local/server-packages.ts";
+import type { Rule } from "../rule.ts";
 import type { GpuOptions, LaunchOptions, Machine, Place } from "../servers/process/launch.ts";
 import type { ServerProcess } from "../servers/process/server-process.ts";
 
@@ -44,23 +45,26 @@ export function broadcasts(
   return sampler.type === "vllm" && model.lora_rank === 0 && nccl !== undefined && isApart;
 }
 
-/** @throws UserError when such a server cannot run on this machine */
-export function checkOwnServer(config: Config): void {
-  const { type, devices, tensor_parallel: tensorParallel } = config.local.sampler;
-  if (devices !== null && devices.length < tensorParallel) {
-    throw new UserError(
-      `local.sampler.tensor_parallel=${tensorParallel}: local.sampler.devices names ${devices.length} GPUs`,
-      {
-        hint: "list one GPU for each part of the model: local.sampler.devices=[0,1] with local.sampler.tensor_parallel=2",
-      },
-    );
-  }
-  if (type === "sglang" && !isOnGpu(config)) {
-    throw new UserError("local.sampler.type=sglang: SGLang needs an NVIDIA GPU, and this run uses none", {
-      hint: "local.sampler.type=vllm runs on a CPU too; or name a running SGLang server with local.sampler.url",
-    });
-  }
-}
+/** What such a server requires of settings and of the machine. */
+export const ownServerRules: readonly Rule[] = [
+  {
+    outcome: "invalid",
+    keys: ["local.sampler.devices"],
+    requires: "one GPU for each part of the model (local.sampler.tensor_parallel)",
+    isMet: (situation) => {
+      const { devices, tensor_parallel: parts } = situation.config.local.sampler;
+      return !startsServer(situation.config) || devices === null || devices.length >= parts;
+    },
+    hint: "local.sampler.devices=[0,1] with local.sampler.tensor_parallel=2",
+  },
+  {
+    outcome: "unsupported",
+    keys: ["local.sampler.type"],
+    requires: "an NVIDIA GPU that the run uses, or local.sampler.url, to sample with SGLang",
+    isMet: ({ config }, value) => value !== "sglang" || !startsServer(config) || isOnGpu(config),
+    hint: "local.sampler.type=vllm runs on a CPU too",
+  },
+];
 
 /** @throws UserError when its environment is missing; EngineDied when it ends before it answers */
 export async function startOwnServer(
@@ -130,6 +134,7 @@ export function launchOptions(
     adapters: 3 + staleness,
     tensorParallel: config.local.sampler.tensor_parallel,
     readsImages: images !== undefined,
+    timeoutSeconds: config.local.sampler.timeout,
     gpu: onGpu ? gpuOptions(config, model.device, process.env.CUDA_VISIBLE_DEVICES) : undefined,
   };
 }

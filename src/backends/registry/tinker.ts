@@ -7,7 +7,7 @@ import { namesService, tinkerService } from "../tinker/service.ts";
 export const tinker: BackendDescriptor = {
   // Only Hone's own service can return raw log-probabilities, and whether it is one is known only after a request.
   capabilities: () => honeCapabilities,
-  check(config) {
+  check({ config }) {
     tinkerService(config);
   },
   isRemote: (config) => namesService(config),

@@ -1,7 +1,6 @@
 /** verl on Ray: its workers train; verl's rollout servers or a vLLM server sample. */
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/schema.ts";
-import { UserError } from "../../errors.ts";
 import { temporaryFolder } from "../../files/temporary-names.ts";
 import type { BackendDescriptor, EngineHooks } from "../descriptor.ts";
 import type { Engine } from "../engine.ts";
@@ -10,19 +9,25 @@ import { modelSource } from "../local/models.ts";
 import { serverPackages } from "../local/server-packages.ts";
 import type { Place } from "../servers/process/launch.ts";
 import { capabilities } from "../verl/capabilities.ts";
+import { verlEngineOptions } from "../verl/options.ts";
 import { reasonUnused } from "../verl/used-keys.ts";
 import { launchOptions, thisMachine } from "./own-server.ts";
 
 export const verl: BackendDescriptor = {
   capabilities: () => capabilities,
-  check({ model }) {
-    const layers = model.train_attn && model.train_mlp && !model.train_unembed;
-    if (model.lora_rank > 0 && !layers) {
-      throw new UserError("verl trains LoRA adapters on attention and MLP layers, but not on the output embedding", {
-        hint: "model.train_attn=true model.train_mlp=true model.train_unembed=false; actor_rollout_ref.model.target_modules selects layers by name",
-      });
-    }
-    modelSource(model.name);
+  rules: [
+    {
+      outcome: "unsupported",
+      keys: ["model.train_attn", "model.train_mlp"],
+      requires:
+        "all weights (model.lora_rank=0), because verl trains LoRA adapters on attention and MLP layers together",
+      isMet: ({ config: { model } }, value) => model.lora_rank === 0 || value !== false,
+      hint: "actor_rollout_ref.model.target_modules selects layers by name",
+    },
+  ],
+  check(composed) {
+    modelSource(composed.config.model.name);
+    verlEngineOptions(composed, usableCores());
   },
   // The settings of the local engine have no effect.
   isRemote: () => true,
@@ -31,14 +36,12 @@ export const verl: BackendDescriptor = {
     return (await import("../verl/examine.ts")).examine(composed, usableCores());
   },
   async open(composed, { folder, warn, ...hooks }) {
-    const [{ openVerlEngine }, { verlEngineOptions }, { withServer }, { ownServer }, { openTokenizer }] =
-      await Promise.all([
-        import("../verl/engine.ts"),
-        import("../verl/options.ts"),
-        import("../servers/with-server.ts"),
-        import("../servers/process/own-server.ts"),
-        import("../../chat/tokens/tokenizer.ts"),
-      ]);
+    const [{ openVerlEngine }, { withServer }, { ownServer }, { openTokenizer }] = await Promise.all([
+      import("../verl/engine.ts"),
+      import("../servers/with-server.ts"),
+      import("../servers/process/own-server.ts"),
+      import("../../chat/tokens/tokenizer.ts"),
+    ]);
     const options = verlEngineOptions(composed, usableCores(), { ...hooks, ...(warn ? { warn } : {}) });
     const engine = await openVerlEngine(options);
     const serving = {

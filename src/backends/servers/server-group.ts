@@ -1,5 +1,5 @@
 /** The inference servers of a run: chooses a server for each request, and excludes servers that fail. */
-import { RunError } from "../../errors.ts";
+import { HoneError, RunError } from "../../errors.ts";
 import { ConnectionBroken, reasonOf, ServerFailed, ServerStalled } from "./requests/server-failed.ts";
 import { newPool, openServer, type Server, statusOf } from "./server.ts";
 
@@ -198,7 +198,7 @@ export function openServers(options: GroupOptions): ServerGroup {
             }
           }
           // A server that was restarted between two requests has lost the run's weights.
-          else if (error instanceof RunError && !restored.has(server) && (await group.restore(server))) {
+          else if (error instanceof HoneError && !restored.has(server) && (await group.restore(server))) {
             restored.add(server);
             onNote?.(`the inference server at ${server.url} was restarted and got the run's weights again`);
             tried.delete(server);

@@ -204,6 +204,22 @@ describe.each(["vllm", "sglang"] as const)("a policy that %s samples", (kind) =>
     await expect(trainStep(policy, 2)).rejects.toMatchObject({ exitCode: 1, code: "sampler_mismatch" });
   });
 
+  test("the first update of a resumed run that is not applied stops it, if the server has the killed run's weights", async () => {
+    await open(kind);
+    const policy = await engine.createPolicy({ adapter: full });
+    for (const version of [1, 2]) await trainStep(policy, version);
+    // The server of a killed run keeps its weights. They are close to the new ones, as an imprecise server's would be.
+    const again = withServer(exportingEngine, { urls: [server.url], kind, folder: `${folder}-again`, encode });
+    server.fault.ignores = true;
+    await expect(again.createPolicy({ adapter: full })).rejects.toMatchObject({
+      code: "sampler_mismatch",
+      message: expect.stringMatching(/version 0 of the weights, but still samples with those of an earlier run$/),
+    });
+    server.fault.ignores = false;
+    await again.createPolicy({ adapter: full });
+    await again.close();
+  });
+
   test("weights with another label than the run's stop it", async () => {
     await open(kind);
     const policy = await engine.createPolicy({ adapter: full });

@@ -58,7 +58,7 @@ describe("a request", () => {
     expect(await connection.post("create_session", {})).toEqual({ session_id: "s" });
     expect(connection.counts.retries).toBe(3);
     expect(new Set(of("create_session").map(({ once }) => once)).size).toBe(1);
-    expect(statuses.at(-1)).toMatch(/waiting for the Tinker service \(create_session\): .*(later|reset)/);
+    expect(statuses.at(-1)).toMatch(/^waiting for the Tinker service: .*(later|reset)/);
     if (failure === 402) expect(statuses.at(-1)).toContain("an unpaid bill");
   });
 
@@ -115,6 +115,14 @@ describe("a request", () => {
     expect(error).toBeInstanceOf(UserError);
     expect(error).toMatchObject({ hint: "Check the API key in TINKER_API_KEY." });
   });
+});
+
+it("requests and futures that wait for the same reason report one line", async () => {
+  const gone = (_: unknown, times: number) => (times < 4 ? json({ detail: "restarting" }, 503) : json({ metrics: {} }));
+  const { connection, statuses } = connect({ session_heartbeat: gone, retrieve_future: gone });
+  await Promise.all([connection.post("session_heartbeat", {}), connection.collect("sample", { request_id: "r" })]);
+  expect(statuses.length).toBeGreaterThan(2);
+  expect(new Set(statuses)).toEqual(new Set(['waiting for the Tinker service: 503 {"detail":"restarting"}']));
 });
 
 describe("a future", () => {

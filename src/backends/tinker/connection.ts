@@ -3,7 +3,16 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { HoneError, RunError } from "../../errors.ts";
 import { createCredentials } from "./credentials.ts";
 import { type Body, type ConnectionOptions, createRequests, type Method } from "./requests.ts";
-import { Busy, describeError, detailOf, futureFailure, LostResultError, refusal } from "./service-errors.ts";
+import {
+  Busy,
+  describeAnswer,
+  describeError,
+  detailOf,
+  futureFailure,
+  LostResultError,
+  refusal,
+  waitingText,
+} from "./service-errors.ts";
 
 type Result = Record<string, unknown> | Uint8Array;
 
@@ -36,7 +45,7 @@ export function createConnection(options: ConnectionOptions) {
     const text = await response.text();
     if (status === 408) return "again";
     if (status === 410) throw new LostResultError(id, detailOf(text));
-    if (status === 429 || status === 402 || status >= 500) throw new Busy(text);
+    if (status === 429 || status === 402 || status >= 500) throw new Busy(describeAnswer(status, text));
     if (!ok) throw refusal(baseUrl, path, status, text);
     const answer = JSON.parse(text) as Record<string, unknown>;
     if (answer.type === "try_again") {
@@ -65,7 +74,7 @@ export function createConnection(options: ConnectionOptions) {
           if (error instanceof HoneError && !(error instanceof Busy)) throw error;
           counts.retries++;
           // A service that restarts comes back, and then reports that the result is lost.
-          if (failures > 1) onStatus(`waiting for the Tinker service (${what}): ${describeError(error)}`);
+          if (failures > 1) onStatus(waitingText(describeError(error)));
           await sleep(Math.min(longestPauseMs, 2 * retryMs * 2 ** failures++), undefined, { signal });
         }
       }

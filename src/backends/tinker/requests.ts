@@ -2,7 +2,7 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError, UserError } from "../../errors.ts";
-import { describeError, refusal } from "./service-errors.ts";
+import { describeAnswer, describeError, refusal, waitingText } from "./service-errors.ts";
 
 export interface ConnectionOptions {
   /** `http://host:port` without a final slash; with a `fetch` of its own any name. */
@@ -81,7 +81,7 @@ export function createRequests(options: ConnectionOptions) {
           return response;
         }
         const { status, headers } = response;
-        reason = `${status} ${await response.text()}`.slice(0, 300);
+        reason = describeAnswer(status, await response.text());
         const asked = 1000 * Number(headers.get("retry-after") ?? 0);
         if (asked > 0 && asked <= longestAskedMs) delay = asked;
         if (status === 429) patience = waitForMs;
@@ -100,7 +100,7 @@ export function createRequests(options: ConnectionOptions) {
         throw new UserError(text, { hint: "Start it (`hone serve`), or correct tinker_base_url or TINKER_BASE_URL." });
       }
       counts.retries++;
-      if (attempt > 1 || patience > retryForMs) onStatus(`waiting for the Tinker service (${path}): ${reason}`);
+      if (attempt > 1 || patience > retryForMs) onStatus(waitingText(reason));
       await sleep(delay, undefined, { signal });
     }
   }

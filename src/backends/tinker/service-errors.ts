@@ -46,6 +46,11 @@ export function detailOf(text: string): string {
   }
 }
 
+/** The same for all requests that wait for one reason, so that it is one line. */
+export const waitingText = (reason: string): string => `waiting for the Tinker service: ${reason}`;
+
+export const describeAnswer = (status: number, text: string): string => `${status} ${text}`.slice(0, 300);
+
 /** fetch puts the reason into the cause. */
 export function describeError(error: unknown): string {
   if (!(error instanceof Error)) return String(error);

@@ -4,6 +4,7 @@ import { existsSync } from "node:fs";
 import { basename, isAbsolute, normalize, resolve } from "node:path";
 import type { Engine } from "../../backends/engine.ts";
 import { HoneError, RunError, UserError } from "../../errors.ts";
+import { type Fetching, type ImageLoader, imageLoader } from "../../images/load-image.ts";
 import { nearest } from "../../nearest.ts";
 import { createScheduler, type Scheduler } from "../queue/scheduler.ts";
 import { createSampleGatherer, type SampleGatherer } from "../sampling/gather-samples.ts";
@@ -20,6 +21,8 @@ export interface BaseModel {
   keeper: EngineKeeper;
   scheduler: Scheduler;
   gatherer: SampleGatherer;
+  /** Loads images of clients; absent if the model reads only text. */
+  loader: ImageLoader | undefined;
   /** The untrained base model, for sampling. */
   base: LazyPolicy;
   /** Its live models' policies, as the snapshots that they sample as. */
@@ -51,7 +54,7 @@ export function createBaseModel(
   names: readonly string[],
   engine: Engine,
   maxWaitingRows: number,
-  options: KeeperOptions = {},
+  options: KeeperOptions & { fetching?: Fetching } = {},
 ): BaseModel {
   const keeper = keepEngine(engine, options);
   // A client on this machine can also load the tokenizer from the folder.
@@ -61,6 +64,7 @@ export function createBaseModel(
     names: [...new Set([...names, ...(directory === "" ? [] : [directory])])],
     engine,
     keeper,
+    loader: engine.images && imageLoader(engine.images.store, options.fetching),
     scheduler: createScheduler({ maxRows: 256, maxWaitingRows }),
     gatherer: createSampleGatherer(),
     base: lazyPolicy(keeper, (opened) => opened.createPolicy({ adapter: { kind: "none" } })),

@@ -1,6 +1,7 @@
 /** Creates models: new ones, and from checkpoints. */
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
+import { loraConfig, wholeAtLeast } from "../../tinker-protocol/parameters.ts";
 import { formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import { clientMetadata } from "../client-names.ts";
 import type { ServerContext } from "../context.ts";
@@ -11,15 +12,15 @@ import { requireLoadable } from "../state/saving.ts";
 import type { Sessions } from "../state/sessions.ts";
 import { findBaseModel } from "./base-models.ts";
 import { modelId } from "./live-models.ts";
-import { adapterOf, loraSchema } from "./lora-config.ts";
+import { adapterOf } from "./lora-config.ts";
 
 const common = {
   session_id: z.string(),
-  model_seq_id: z.int().min(0),
+  model_seq_id: wholeAtLeast(0),
   user_metadata: clientMetadata.nullish(),
   optimizer_config: z.looseObject({ type: z.string() }).nullish(),
 };
-const createModelSchema = z.looseObject({ ...common, base_model: z.string(), lora_config: loraSchema.nullish() });
+const createModelSchema = z.looseObject({ ...common, base_model: z.string(), lora_config: loraConfig.nullish() });
 const createFromSchema = z.looseObject({
   ...common,
   path: z.string(),
@@ -38,7 +39,7 @@ export function createModel(creation: ModelCreation, body: unknown): Record<stri
   const { models } = creation.context;
   const request = readBody(createModelSchema, body);
   const { engine } = findBaseModel(models, request.base_model);
-  const adapter = adapterOf(request.lora_config ?? loraSchema.parse({}), engine.capabilities);
+  const adapter = adapterOf(request.lora_config ?? loraConfig.parse({}), engine.capabilities);
   return addModel(creation, request, "create_model", () => ({ baseModel: request.base_model, adapter }), {});
 }
 

@@ -1,17 +1,24 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { EngineDied } from "../../backends/engine-died.ts";
+import { UserError } from "../../errors.ts";
 import { adam, samplesOf, type TestClient, testClient, tinyEngine } from "../client.fixture.ts";
 import { mortalEngine } from "./mortal-engine.fixture.ts";
 
 let client: TestClient;
 let present: ReturnType<typeof mortalEngine>;
 let opened: number;
+/** The errors of the next restarts. */
+let failures: Error[];
 let lines: string[];
 beforeEach(async () => {
   opened = 0;
+  failures = [];
   lines = [];
   present = mortalEngine(tinyEngine());
   const reopen = async () => {
     opened++;
+    const failure = failures.shift();
+    if (failure) throw failure;
     present = mortalEngine(tinyEngine());
     return present.engine;
   };
@@ -101,6 +108,55 @@ describe("after the engine has died", () => {
     present.die();
     expect((await client.collect(request_id)).status).toBe(410);
     expect(await samplesOf(await client.result("asample", request(id, 2)))).toEqual(expected);
+  });
+
+  test("a death while it restarts is one death of four, and requests wait for the next start", async () => {
+    const { session } = await client.model();
+    const id = await sampler(session);
+    const expected = await samplesOf(await client.result("asample", request(id, 0)));
+    const killed = () => new EngineDied("the worker ended by SIGKILL while it loaded the model");
+    failures = [killed(), killed()];
+    present.die();
+    expect(await samplesOf(await client.result("asample", request(id, 1)))).toEqual(expected);
+    expect(opened).toBe(3);
+    expect(lines.join("").match(/died; it is restarted/g)).toHaveLength(3);
+    // With the three deaths above, the next one is the last.
+    present.die();
+    const { message } = (await client.failure("asample", request(id, 2))) as unknown as { message: string };
+    expect([opened, message]).toEqual([3, expect.stringMatching(/down and is not started again.*ended by SIGKILL/)]);
+  });
+
+  test("a restart that fails because of a mistake, such as a deleted model, is not tried again", async () => {
+    failures = [new UserError("the folder ./model does not exist")];
+    present.die();
+    const { session } = await client.model().catch(() => ({ session: "" }));
+    expect([session, opened]).toEqual(["", 1]);
+    expect(lines.join("")).toMatch(/not restarted.*its restart failed: the folder \.\/model does not exist/);
+  });
+
+  const generate = async (stream = false) => {
+    const sampling_params = { max_tokens: 2, temperature: 0 };
+    const body = { token_ids: [5, 6], stream, sampling_params };
+    const response = await client.request("POST", "/inference/v1/generate", body);
+    return { status: response.status, text: await response.text() };
+  };
+
+  test("vLLM's routes answer 503 with the reason, also in a stream", async () => {
+    present.stall();
+    const asked = [generate(), generate(true)];
+    await new Promise(setImmediate);
+    present.die();
+    const [plain, stream] = await Promise.all(asked);
+    expect(plain).toEqual({
+      status: 503,
+      text: expect.stringMatching(/engine of tabular died and is restarted; send/),
+    });
+    expect(stream?.text).toMatch(/died and is restarted; send the request again","code":503/);
+    expect((await generate()).status).toBe(200);
+    failures = [1, 2, 3].map(() => new EngineDied("the worker ended by SIGKILL"));
+    present.die();
+    const down = /the engine of tabular is down and is not started again.*ended by SIGKILL/;
+    expect(await generate()).toEqual({ status: 503, text: expect.stringMatching(down) });
   });
 
   test("too often, it is not restarted any more, and clients get the reason", async () => {

@@ -1,6 +1,7 @@
 /** Reopens an engine that has died. Its policies are gone: their owners see another `life` and open new ones. */
 import type { Engine, Policy } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
+import { UserError } from "../../errors.ts";
 
 export interface KeeperOptions {
   /** Without it a dead engine stays dead. */
@@ -10,7 +11,7 @@ export interface KeeperOptions {
   now?: () => number;
 }
 
-/** An engine that dies this often, each time this soon after its start, is not reopened: the requests kill it. */
+/** An engine that dies this often, each time this soon after its start or during it, is not reopened. */
 const most = { deaths: 4, withinMs: 60_000 };
 
 export type EngineKeeper = ReturnType<typeof keepEngine>;
@@ -23,18 +24,24 @@ export function keepEngine(first: Engine, options: KeeperOptions = {}) {
   let lost = false;
   let stopped = false;
 
-  async function open(reason: Error): Promise<Engine> {
+  /** Tries again after each failure, except one that the next start would repeat. */
+  async function open(): Promise<Engine> {
     const begin = now();
-    const engine = await reopen!().catch((cause: unknown) => {
-      const text = cause instanceof Error ? cause.message : String(cause);
-      lost = true;
-      const error = new EngineDied(`${reason.message}\nIt cannot be started again: ${text}`, { cause });
-      onDeath?.(error, false);
-      throw error;
-    });
-    onBack?.((now() - begin) / 1000);
-    watch(engine);
-    return engine;
+    for (;;) {
+      try {
+        const engine = await reopen!();
+        onBack?.((now() - begin) / 1000);
+        watch(engine);
+        return engine;
+      } catch (cause) {
+        const text = cause instanceof Error ? cause.message : String(cause);
+        const error = new EngineDied(`its restart failed: ${text}`, { cause });
+        earlyDeaths++;
+        lost = stopped || cause instanceof UserError || earlyDeaths >= most.deaths;
+        if (!stopped) onDeath?.(error, !lost);
+        if (lost) throw error;
+      }
+    }
   }
 
   function watch(engine: Engine): void {
@@ -45,7 +52,7 @@ export function keepEngine(first: Engine, options: KeeperOptions = {}) {
       earlyDeaths = now() - born < most.withinMs ? earlyDeaths + 1 : 0;
       lost = reopen === undefined || earlyDeaths >= most.deaths;
       onDeath?.(reason, !lost);
-      current = lost ? Promise.reject(reason) : open(reason);
+      current = lost ? Promise.reject(reason) : open();
       // Requests that need it fail with the reason.
       current.catch(() => {});
     });

@@ -38,7 +38,8 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
   );
 
   const sequencer = createSequencer({
-    first: record.nextSeq,
+    // The requests of lost weights all fail, and which of them were answered is not on disk.
+    first: record.dirty ? null : record.nextSeq,
     gapMs: context.gapMs,
     capacity: context.maxWaitingOperations,
     onGap: (missing) =>
@@ -100,12 +101,19 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
       record.unstepped = unstepped;
       context.store.saveSession(session);
     },
-    /** Records, also on disk, which state the model now has. `nextSeq` is the id that comes after it. */
+    /** Records, also on disk, which state the model now has. */
     markState(state: NonNullable<ModelRecord["state"]>): void {
       record.state = state;
       record.dirty = false;
       record.unstepped = model.gradient !== "none";
       record.nextSeq = sequencer.next;
+      context.store.saveSession(session);
+    },
+    /** Records, also on disk, that the request with this id has ended: after a restart it is not waited for. */
+    markEnded(seq: number): void {
+      // If the weights are lost anyway, nothing has to be written.
+      if (record.dirty || seq < record.nextSeq) return;
+      record.nextSeq = seq + 1;
       context.store.saveSession(session);
     },
     /** Frees the policy's memory; what was not saved is lost. */

@@ -71,6 +71,7 @@ export function createOperations({ futures, log, metrics, boot, now }: ServerCon
           return await model.sequencer.run(number, () => operation.work(signal));
         } finally {
           waitingBytes -= bytes;
+          model.markEnded(number);
         }
       };
       start(id, model.id, { ...operation, work });

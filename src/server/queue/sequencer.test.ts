@@ -51,6 +51,26 @@ test("an id that does not arrive is skipped after a while and refused later", as
   await expect(sequencer.run(2, async () => {})).rejects.toThrow(/too late/);
 });
 
+test("an id that is known to be lost is not waited for, and runs if it arrives after all", async () => {
+  const sequencer = createSequencer({ ...options, gapMs: 3_600_000 });
+  const ran: number[] = [];
+  const run = (seq: number) => sequencer.run(seq, async () => void ran.push(seq));
+  const third = run(3);
+  expect(sequencer.gap?.missing).toBe(1);
+  sequencer.lose(1);
+  expect(sequencer.gap?.missing).toBe(2);
+  for (const seq of [1, 2, 3, 4, 1e9]) sequencer.lose(seq);
+  await third;
+  await run(4);
+  expect([ran, sequencer.next, sequencer.gap]).toEqual([[3, 4], 5, undefined]);
+});
+
+test("without a first id, the first to arrive runs", async () => {
+  const sequencer = createSequencer({ ...options, first: null });
+  expect(await sequencer.run(41, async () => "yes")).toBe("yes");
+  expect(sequencer.next).toBe(42);
+});
+
 test("a full queue accepts only the id whose turn it is", () => {
   const sequencer = createSequencer({ ...options, capacity: 2 });
   for (const seq of [2, 3]) void sequencer.run(seq, async () => {});

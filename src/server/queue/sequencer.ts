@@ -2,8 +2,8 @@
 import { UserError } from "../../errors.ts";
 
 export interface SequencerOptions {
-  /** The id that runs first. */
-  first: number;
+  /** The id that runs first; null: the first to arrive. */
+  first: number | null;
   /** How long to wait for a missing id while later ones are waiting. Then all ids before the next one are skipped. */
   gapMs: number;
   /** Called when a wait for a missing id begins. */
@@ -16,12 +16,16 @@ export interface SequencerOptions {
 
 export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: SequencerOptions) {
   const waiting = new Map<number, () => Promise<void>>();
-  let next = first;
+  let next = first ?? 1;
+  let begun = first !== null;
+  /** Missing ids that will not arrive. */
+  const lost = new Set<number>();
   let running = false;
   let gap: { missing: number; until: number; timer: NodeJS.Timeout } | undefined;
 
   function advance(): void {
     if (running || waiting.size === 0) return;
+    while (lost.delete(next)) next++;
     const work = waiting.get(next);
     if (work) {
       clearTimeout(gap?.timer);
@@ -36,7 +40,10 @@ export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: Seque
       return;
     }
     // Requests that arrive meanwhile do not extend the wait.
-    if (gap) return;
+    if (gap) {
+      gap.missing = next;
+      return;
+    }
     const timer = setTimeout(() => {
       const from = next;
       next = Math.min(...waiting.keys());
@@ -57,6 +64,9 @@ export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: Seque
      * @throws UserError when the id's turn has been skipped, or has been taken
      */
     async run<T>(seq: number, work: () => Promise<T>): Promise<T> {
+      if (!begun) next = seq;
+      begun = true;
+      lost.delete(seq);
       const hint = "The requests of one training client have consecutive ids.";
       if (seq < next) throw new UserError(`request ${seq} comes too late: the model is at request ${next}`, { hint });
       if (waiting.has(seq)) throw new UserError(`another request with the id ${seq} is already waiting`, { hint });
@@ -64,6 +74,12 @@ export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: Seque
         waiting.set(seq, () => work().then(resolve, reject));
         advance();
       });
+    },
+    /** Does not wait for an id: its client knows that the request was lost. */
+    lose(seq: number): void {
+      if (seq < next || seq >= next + capacity || waiting.has(seq)) return;
+      lost.add(seq);
+      advance();
     },
     /** The id that runs next. */
     get next() {

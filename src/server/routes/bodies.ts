@@ -37,7 +37,7 @@ function requireType(c: Context, fits: (type: string | undefined) => boolean, ex
  * escaped there, so the key cannot be part of one.
  */
 export function integerField(text: string, key: string): string | undefined {
-  return new RegExp(`"${key}"\\s*:\\s*(\\d+)`).exec(text)?.[1];
+  return new RegExp(`"${key}"\\s*:\\s*(\\d+)(?![\\d.eE])`).exec(text)?.[1];
 }
 
 /** `limit` and `offset` of the query. */

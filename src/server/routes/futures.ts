@@ -17,7 +17,7 @@ const manySchema = z.looseObject({
 /** How often an open poll checks whether its operation is delayed. */
 const lookMs = 5_000;
 
-export function futureRoutes({ context, completions, samplers, pauseOf }: Service): Hono {
+export function futureRoutes({ context, completions, samplers, pauseOf, forget }: Service): Hono {
   const { futures, pollMs } = context;
 
   /** Ends early if the operation is delayed, so that its client sees why. */
@@ -42,6 +42,7 @@ export function futureRoutes({ context, completions, samplers, pauseOf }: Servic
       }
       if (result === "unknown" || result.kind === "gone") {
         // After a 410 a sampling client sends the request again, and a training client reports it.
+        if (result === "unknown") forget(String(id));
         const ofThisBoot = String(id).endsWith(`@${context.boot}`);
         const forgotten = ofThisBoot ? "it was collected long ago" : "the server was restarted since";
         const why = result === "unknown" ? forgotten : result.why;

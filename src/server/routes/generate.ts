@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 import { Hono } from "hono";
 import { z } from "zod";
 import { openTokenizer, type Tokenizer } from "../../chat/tokens/tokenizer.ts";
-import { HttpError } from "../http-error.ts";
+import { answerTo } from "../http-error.ts";
 import { findBaseModel } from "../models/base-models.ts";
 import { readBody } from "../read-body.ts";
 import { type ReplyHead, toEvent, toLastEvent, toReply } from "../sampling/generate-reply.ts";
@@ -61,10 +61,9 @@ export function generateRoutes({ context, generator, adapters }: Service): Hono 
               await write("[DONE]");
             },
             (error: unknown) => {
-              const isOwn = error instanceof HttpError;
-              if (!isOwn) context.log.warn("", `a stream of /inference/v1/generate failed: ${error}`);
-              const message = error instanceof Error ? error.message : String(error);
-              return write({ error: { message, code: isOwn ? error.status : 500 } });
+              const { status, detail } = answerTo(error);
+              if (status === 500) context.log.warn("", `a stream of /inference/v1/generate failed: ${error}`);
+              return write({ error: { message: detail, code: status } });
             },
           )
           .finally(() => writer.close().catch(() => {}));

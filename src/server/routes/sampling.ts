@@ -46,12 +46,16 @@ export function samplingRoutes(service: Service): Hono {
         throw new HttpError(400, "sampling_session_id is missing: create a sampling session first");
       }
       const seq = integerField(text, "seq_id");
-      if (seq === undefined) throw new HttpError(400, "seq_id is missing: it distinguishes a request from its retry");
+      if (seq === undefined)
+        throw new HttpError(
+          400,
+          "seq_id must be a whole number of at least 0: it distinguishes a request from its retry",
+        );
       return c.json(service.sample(body, seq));
     })
     .post("/image_tokens", async (c) => {
       const { base_model: name, image } = readBody(imageSchema, await jsonBody(c));
-      const { tokens } = await readInput([image], findBaseModel(service.context.models, name));
+      const { tokens } = await readInput([image], findBaseModel(service.context.models, name), c.req.raw.signal);
       return c.json({ tokens: [...tokens] });
     })
     .post("/asample_many", async (c) => {

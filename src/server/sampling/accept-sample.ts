@@ -40,7 +40,7 @@ export function createSampleAcceptor(
         kind: "sample",
         async work(signal) {
           try {
-            const call = await readSampleCall(body, base);
+            const call = await readSampleCall(body, base, signal);
             metrics.add("hone_prompt_tokens_total", {}, call.input.tokens.length);
             const how = call.topPrompt > 0 || call.targets || call.draws ? "scores" : "samples";
             const result = await samplers.use(id, how, (policy) => sample(policy, base, session.id, call, signal));

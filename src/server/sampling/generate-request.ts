@@ -1,11 +1,13 @@
 /** A request to `/inference/v1/generate`, checked, as an engine takes it. */
 import { randomInt } from "node:crypto";
 import { z } from "zod";
-import { type Engine, isTemperature, leastTemperature, type SampleRequest } from "../../backends/engine.ts";
+import { type Engine, leastTemperature, type SampleRequest } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
+import { atMostOne, probability, temperatureFrom, wholeAtLeast } from "../../tinker-protocol/parameters.ts";
+import { requireKnown } from "../model-input.ts";
 import { readBody } from "../read-body.ts";
 
-const count = z.int().min(0);
+const count = wholeAtLeast(0);
 const only = <T extends number>(value: T) => z.literal(value, `only ${value} is supported`).nullish();
 
 /** Unknown fields are refused: ignoring one could change what the answer means. */
@@ -17,12 +19,13 @@ const schema = z.strictObject({
   sampling_params: z
     .strictObject({
       n: only(1),
-      max_tokens: z.int().min(1).nullish(),
-      temperature: z.number().refine(isTemperature, `must be 0 (greedy) or at least ${leastTemperature}`).default(1),
-      top_p: z.number().gt(0).max(1).default(1),
-      top_k: z.int().min(-1).default(0),
-      min_p: z.number().min(0).max(1).default(0),
-      seed: z.int().nullish(),
+      max_tokens: wholeAtLeast(1).nullish(),
+      temperature: temperatureFrom(leastTemperature).default(1),
+      top_p: probability.default(1),
+      top_k: wholeAtLeast(-1).default(0),
+      min_p: atMostOne.default(0),
+      // As in vLLM, -1 is none.
+      seed: wholeAtLeast(-1).nullish(),
       stop: z.union([z.string(), z.array(z.string())]).nullish(),
       stop_token_ids: z.array(count).nullish(),
       ignore_eos: z.boolean().default(false),
@@ -56,6 +59,7 @@ export interface GenerateCall {
 /** @throws UserError that says what is wrong with the request */
 export function readGenerateCall(body: unknown): GenerateCall {
   const { sampling_params: params, token_ids: tokens, ...rest } = readBody(schema, body);
+  const { seed = null } = params;
   const stop = typeof params.stop === "string" ? [params.stop] : (params.stop ?? []);
   if (stop.includes("")) throw new UserError("stop: an empty text would end every sequence");
   return {
@@ -64,9 +68,12 @@ export function readGenerateCall(body: unknown): GenerateCall {
     stream: rest.stream === true,
     logprobs: typeof params.logprobs === "number",
     request({ model, capabilities }) {
-      const unknown = tokens.find((token) => token >= model.vocabularySize);
-      if (unknown !== undefined) {
-        throw new UserError(`token_ids has ${unknown}, but the vocabulary has ${model.vocabularySize} tokens`);
+      const stopIds = params.stop_token_ids ?? [];
+      requireKnown(tokens, model, "token_ids");
+      requireKnown(stopIds, model, "sampling_params.stop_token_ids");
+      const { logprobs = null } = params;
+      if (logprobs !== null && logprobs > model.vocabularySize) {
+        throw new UserError(`logprobs is ${logprobs}, but the vocabulary has ${model.vocabularySize} tokens`);
       }
       const room = model.maxLength - tokens.length;
       const maxTokens = params.max_tokens ?? Math.min(room, 2 ** 31 - 1);
@@ -83,13 +90,13 @@ export function readGenerateCall(body: unknown): GenerateCall {
           topP: params.top_p,
           topK: params.top_k === 0 ? -1 : params.top_k,
           minP: params.min_p,
-          stopIds: params.stop_token_ids ?? [],
+          stopIds,
           stopStrings: stop,
           ignoreEos: params.ignore_eos,
-          seed: params.seed ?? randomInt(2 ** 47),
+          seed: seed === null || seed === -1 ? randomInt(2 ** 47) : seed,
         },
         promptLogprobs: params.prompt_logprobs === 0,
-        topLogprobs: params.logprobs ?? 0,
+        topLogprobs: logprobs ?? 0,
       };
       refuseMissing(request, capabilities.sampling, capabilities.engine);
       return request;

@@ -1,9 +1,10 @@
 /** Samples for `/inference/v1/generate`: one sequence per request, without a session. */
 import { setMaxListeners } from "node:events";
 import type { Policy, Sample, SampleOptions, SampleRequest } from "../../backends/engine.ts";
+import { EngineDied } from "../../backends/engine-died.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
-import { type BaseModel, findBaseModel } from "../models/base-models.ts";
+import { type BaseModel, engineDown, findBaseModel } from "../models/base-models.ts";
 import { requireCheckpoint } from "../state/checkpoints.ts";
 import type { GenerateCall } from "./generate-request.ts";
 import type { Samplers } from "./samplers.ts";
@@ -81,6 +82,10 @@ export function createGenerator(context: ServerContext, samplers: Samplers, adap
             usage.add("sampling_prefill", null, base.name, request.prompt.length);
             usage.add("sampling_sample", null, base.name, sample.tokens.length);
             return sample;
+          } catch (error) {
+            if (!(error instanceof EngineDied)) throw error;
+            if (base.keeper.lost) throw engineDown(base, error);
+            throw new HttpError(503, `the engine of ${base.name} died and is restarted; send the request again`);
           } finally {
             leave();
             sameId.delete(stop);

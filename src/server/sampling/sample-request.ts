@@ -1,14 +1,14 @@
 /** A request to sample, checked, as an engine takes it. */
 import { createHash, randomInt } from "node:crypto";
 import { z } from "zod";
-import { isTemperature, leastTemperature, type SampleRequest } from "../../backends/engine.ts";
+import { leastTemperature, type SampleRequest } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
 import { jsonChunk } from "../../tinker-protocol/chunks.ts";
-import { type ModelInput, readInput } from "../model-input.ts";
-import type { BaseModel } from "../models/base-models.ts";
+import { probability, seed, temperatureFrom, wholeAtLeast, wholeFrom } from "../../tinker-protocol/parameters.ts";
+import { type ImageBase, type ModelInput, readInput, requireKnown } from "../model-input.ts";
 import { readBody } from "../read-body.ts";
 
-const count = z.int().min(0);
+const count = wholeAtLeast(0);
 const tensor = z.looseObject({
   data: z.array(z.number()),
   dtype: z.string(),
@@ -21,23 +21,29 @@ const tensor = z.looseObject({
 const schema = z.strictObject({
   type: z.literal("sample").optional(),
   sampling_session_id: z.string(),
-  seq_id: z.number(),
-  num_samples: z.int().min(1).max(1024).default(1),
+  // Any integer: larger ones than 2^53 are read from the text.
+  seq_id: z.number().multipleOf(1),
+  num_samples: wholeFrom(1, 1024).default(1),
   prompt: z.strictObject({ chunks: z.array(jsonChunk) }),
   sampling_params: z
     .strictObject({
-      max_tokens: z.int().min(1).nullish(),
-      seed: z.int().nullish(),
-      stop: z.union([z.string(), z.array(z.string()), z.array(count)]).nullish(),
-      temperature: z.number().refine(isTemperature, `must be 0 (greedy) or at least ${leastTemperature}`).default(1),
-      top_k: z.int().min(-1).default(-1),
-      top_p: z.number().gt(0).max(1).default(1),
+      max_tokens: wholeAtLeast(1).nullish(),
+      seed: seed.nullish(),
+      stop: z
+        .union(
+          [z.string(), z.array(z.string()), z.array(count)],
+          "must be a text, a list of texts, or a list of tokens",
+        )
+        .nullish(),
+      temperature: temperatureFrom(leastTemperature).default(1),
+      top_k: wholeAtLeast(-1).default(-1),
+      top_p: probability.default(1),
       // Not of the protocol: stop at what `stop` names and not at the model's own end.
       ignore_eos: z.boolean().default(false),
     })
     .prefault({}),
   prompt_logprobs: z.boolean().nullish(),
-  prompt_logprobs_last_n: z.int().min(1).nullish(),
+  prompt_logprobs_last_n: wholeAtLeast(1).nullish(),
   topk_prompt_logprobs: count.default(0),
   topk_sample_logprobs: count.default(0),
   target_prompt_logprobs: tensor.nullish(),
@@ -77,11 +83,11 @@ export interface TargetCells {
 }
 
 /** @throws UserError that says what is wrong with the request */
-export async function readSampleCall(body: unknown, base: Pick<BaseModel, "engine" | "keeper">): Promise<SampleCall> {
+export async function readSampleCall(body: unknown, base: ImageBase, signal?: AbortSignal): Promise<SampleCall> {
   const { model, capabilities } = base.engine;
   const request = readBody(schema, body);
   const { sampling_params: params, topk_sample_logprobs: topSample, topk_prompt_logprobs: topPrompt } = request;
-  const input = await readInput(request.prompt.chunks, base);
+  const input = await readInput(request.prompt.chunks, base, signal);
   const { tokens: prompt, media } = input;
   const room = model.maxLength - prompt.length;
   refuse(prompt.length === 0, "the prompt has no tokens");
@@ -113,21 +119,23 @@ export async function readSampleCall(body: unknown, base: Pick<BaseModel, "engin
     const why = request.prompt_logprobs ? `the prompt has ${prompt.length} tokens` : "prompt_logprobs is off";
     throw new UserError(`prompt_logprobs_last_n is ${lastN}, but ${why}`);
   }
-  const seed = params.seed ?? randomInt(2 ** 47);
+  const own = params.seed ?? randomInt(2 ** 47);
+  const ends = stops(params.stop ?? null, params.ignore_eos);
+  requireKnown(ends.stopIds, model, "sampling_params.stop");
   const shared = {
     maxTokens,
     temperature: params.temperature,
     topK: params.top_k === 0 ? -1 : params.top_k,
     topP: params.top_p,
     minP: 0,
-    ...stops(params.stop ?? null, params.ignore_eos),
+    ...ends,
   };
   const requests = Array.from(
     { length: request.num_samples },
     (_, index): SampleRequest => ({
       prompt,
       ...(media ? { media } : {}),
-      params: { ...shared, seed: seedOf(seed, index) },
+      params: { ...shared, seed: seedOf(own, index) },
       temperedLogprobs: !request.raw_logprobs,
       promptLogprobs: request.prompt_logprobs === true && index === 0,
       topLogprobs: topSample,
@@ -141,7 +149,7 @@ export async function readSampleCall(body: unknown, base: Pick<BaseModel, "engin
     topPrompt,
     topSample,
     targets: targets ? readTargets(targets, prompt.length, model.vocabularySize) : null,
-    draws: drawn > 0 ? { count: drawn, temperature: params.temperature, seed: seedOf(seed, -1) } : null,
+    draws: drawn > 0 ? { count: drawn, temperature: params.temperature, seed: seedOf(own, -1) } : null,
   };
 }
 
@@ -161,7 +169,7 @@ function stops(stop: string | string[] | number[] | null, ignoreEos: boolean) {
 
 /** The sequences of a request differ, and each depends only on the request's seed and its place. */
 const seedOf = (seed: number, index: number): number =>
-  index === 0 && seed >= 0 ? seed : createHash("sha256").update(`${seed}/${index}`).digest().readUIntLE(0, 6);
+  index === 0 ? seed : createHash("sha256").update(`${seed}/${index}`).digest().readUIntLE(0, 6);
 
 function readTargets(given: z.output<typeof tensor>, promptLength: number, vocabularySize: number): TargetCells {
   const { data, dtype, shape, sparse_crow_indices: rows, sparse_col_indices: columns } = given;

@@ -97,6 +97,10 @@ test("stops at the model's end token, at given tokens or texts, or not at all, a
   expect(byText.every(({ tokens }) => [0, 6].includes(tokens.at(-1)!) && !tokens.slice(0, -1).includes(6))).toBe(true);
   expect(await run(["b", "c"])).not.toEqual(byText);
   expect(await mistake(id, { sampling_params: { stop: [""] } })).toMatch(/empty text/);
+  expect(await mistake(id, { sampling_params: { stop: [7, 999] } })).toMatch(
+    /stop: token 999 is not in the vocabulary/,
+  );
+  expect(await mistake(id, { sampling_params: { stop: [-1] } })).toMatch(/stop must be a text, a list/);
 });
 
 test("log-probabilities are at the sampling temperature and without filters", async () => {

@@ -3,9 +3,10 @@ import { closeSync, copyFileSync, existsSync, mkdirSync, openSync, readFileSync,
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
+import { loraConfig } from "../../tinker-protocol/parameters.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
-import { adapterOf, loraSchema } from "../models/lora-config.ts";
+import { adapterOf } from "../models/lora-config.ts";
 import { readBody } from "../read-body.ts";
 import type { Snapshot } from "../state/records.ts";
 
@@ -41,7 +42,7 @@ export function createServedAdapters({ models, store }: ServerContext) {
         JSON.parse(readFileSync(join(path, files[0]), "utf8")),
       );
       const trained = trainedBy(join(path, files[1]));
-      const adapter = adapterOf(readBody(loraSchema, { rank, alpha, seed: 0, ...trained }), engine.capabilities);
+      const adapter = adapterOf(readBody(loraConfig, { rank, alpha, seed: 0, ...trained }), engine.capabilities);
       const { data, folder } = store.newData();
       mkdirSync(folder);
       // The client may delete its folder.

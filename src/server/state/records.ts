@@ -27,7 +27,7 @@ export const modelRecord = z.strictObject({
   lastRequestAt: z.string(),
   /** The state of the model before it became `dirty`; null is a fresh one. `data` names a folder of the store. */
   state: z.strictObject({ data: z.string(), optimizer: z.boolean() }).nullable().default(null),
-  /** The sequence id that comes after that state. */
+  /** The sequence id that comes next, unless the model is `dirty`. */
   nextSeq: z.int().min(0).default(1),
   /** The weights have changed since: after a restart they are lost. */
   dirty: z.boolean().default(false),

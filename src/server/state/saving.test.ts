@@ -16,9 +16,9 @@ afterEach(async () => {
 });
 
 /** Ends the server as a kill does, and starts another on the same folder. */
-async function restart() {
+async function restart(more = {}) {
   await client.close();
-  client = await testClient({ folder });
+  client = await testClient({ folder, ...more });
 }
 
 /** One step of training: ids `seq` and `seq + 1`. */
@@ -84,6 +84,24 @@ test("a gradient without a step is lost with the server, and the weights are kep
   expect(failure.error).toMatch(/Run the forward_backward calls of this step again/);
   expect((await client.cross(id, 6)).logprobs).toEqual(logprobs);
   await client.finish("optim_step", { model_id: id, seq_id: 7, ...adam() });
+});
+
+test("after a restart no request is waited for that was answered before, or whose client knows that it was lost", async () => {
+  const [saved, lost] = [await client.model({ seed: 3 }), await client.model({ seed: 4 })];
+  await step(saved.id, 1);
+  await save(saved.id, 3, "one");
+  const answered = await client.cross(saved.id, 4, true);
+  await step(lost.id, 1);
+  await restart({ gapSeconds: 3600 });
+  expect(await client.cross(saved.id, 5, true)).toEqual(answered);
+  const failure = await client.failure("optim_step", { model_id: lost.id, seq_id: 3, ...adam() });
+  expect(failure.error).toMatch(/the weights of .* are gone/);
+  // 6 and 7 were in progress, and 8 comes before the client has asked for 7.
+  const ask = (seq: number) => client.collect(`${saved.id}:${seq}@earlier`);
+  expect((await ask(6)).status).toBe(410);
+  const next = client.cross(saved.id, 8, true);
+  expect((await ask(7)).status).toBe(410);
+  expect(await next).toEqual(answered);
 });
 
 test("a restart removes what a killed server was writing and keeps what it had written", async () => {

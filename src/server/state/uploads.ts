@@ -7,12 +7,13 @@ import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
+import { loraConfig } from "../../tinker-protocol/parameters.ts";
 import { formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
 import { findBaseModel } from "../models/base-models.ts";
 import { modelId } from "../models/live-models.ts";
-import { adapterOf, loraSchema } from "../models/lora-config.ts";
+import { adapterOf } from "../models/lora-config.ts";
 import { readBody } from "../read-body.ts";
 import { checkpointRecord, type LoraAdapter, modelRecord } from "./records.ts";
 import type { Sessions } from "./sessions.ts";
@@ -21,7 +22,7 @@ export const uploadFiles = ["adapter_config.json", "adapter_model.safetensors"] 
 
 const startSchema = z.looseObject({
   base_model: z.string(),
-  lora_config: loraSchema,
+  lora_config: loraConfig,
   destination_project_id: z.string().nullish(),
 });
 const configSchema = z.looseObject({ r: z.int(), lora_alpha: z.number().gt(0) });

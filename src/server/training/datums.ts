@@ -4,7 +4,7 @@ import type { Loss } from "../../algorithms/types.ts";
 import { UserError } from "../../errors.ts";
 import type { Datum, ForwardBackwardRequest } from "../../tinker-protocol/training.ts";
 import type { Sequence } from "../../trajectories/types.ts";
-import { type ModelInput, readInput } from "../model-input.ts";
+import { type ImageBase, type ModelInput, readInput } from "../model-input.ts";
 import type { BaseModel } from "../models/base-models.ts";
 import { lossConfig, sumLoss, tinkerLoss } from "./losses.ts";
 
@@ -27,10 +27,7 @@ const mostTargets = 255;
  * where it is 0 are not computed and not part of the loss; their log-probabilities are returned as 0.
  * @throws UserError that names the datum, when anything of it does not fit
  */
-export async function readTrainingCall(
-  request: ForwardBackwardRequest,
-  base: Pick<BaseModel, "engine" | "keeper">,
-): Promise<TrainingCall> {
+export async function readTrainingCall(request: ForwardBackwardRequest, base: ImageBase): Promise<TrainingCall> {
   const { data, lossFn } = request;
   if (data.length === 0) throw new UserError("the request contains no data");
   const { masked, ...settings } = request.lossConfig;

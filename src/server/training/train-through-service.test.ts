@@ -292,7 +292,9 @@ describe("log-probabilities at another temperature than 1", () => {
   const weighs = "rllm.algorithm.rollout_correction.tis_mode=token";
 
   it("are refused for off-policy correction before anything is sampled", async () => {
-    await expect(ran(true, correction, weighs)).rejects.toThrow(/reports them after temperature, top_p and top_k/);
+    await expect(ran(true, correction, weighs)).rejects.toThrow(
+      /after temperature and filters, it requires sampling with temperature=1/,
+    );
     expect((await ran(false, correction, weighs)).step).toBe(5);
   });
 

@@ -188,15 +188,17 @@ test("parameters of the optimizer are checked", async () => {
   const step = (seq_id: number, adam_params: object) =>
     client.failure("optim_step", { model_id: id, seq_id, adam_params });
   // The client sends a NaN as null.
-  expect((await step(1, { learning_rate: null })).error).toMatch(/finite number/);
-  expect((await step(2, { learning_rate: 0.1, beta1: 1 })).error).toMatch(/beta1/);
-  expect((await step(3, { learning_rate: 0.1, momentum: 1 })).error).toMatch(/momentum/);
-  const other = { model_id: id, seq_id: 4, optimizer_params: { type: "dimuon" } };
+  const rate = "adam_params.learning_rate must be a number of at least 0, but is";
+  expect((await step(1, { learning_rate: null })).error).toBe(`${rate} null`);
+  expect(await step(2, { learning_rate: -1 })).toMatchObject({ error: `${rate} -1`, category: "user" });
+  expect((await step(3, { learning_rate: 0.1, beta1: 1 })).error).toMatch(/beta1/);
+  expect((await step(4, { learning_rate: 0.1, momentum: 1 })).error).toMatch(/momentum/);
+  const other = { model_id: id, seq_id: 5, optimizer_params: { type: "dimuon" } };
   expect((await client.failure("optim_step", other)).error).toMatch(/dimuon.*AdamW/);
   // A step without a gradient moves nothing.
-  const before = await client.cross(id, 5, true);
-  await client.finish("optim_step", { model_id: id, seq_id: 6, ...adam() });
-  expect(await client.cross(id, 7, true)).toEqual(before);
+  const before = await client.cross(id, 6, true);
+  await client.finish("optim_step", { model_id: id, seq_id: 7, ...adam() });
+  expect(await client.cross(id, 8, true)).toEqual(before);
 });
 
 test("models that cannot be created are refused, and the error lists what is available", async () => {
@@ -211,8 +213,8 @@ test("models that cannot be created are refused, and the error lists what is ava
   const cases: [object, number, RegExp][] = [
     [{ base_model: "tabulra" }, 400, /Did you mean tabular/],
     [{ optimizer_config: { type: "dimuon", version: 1 } }, 400, /AdamW/],
-    [{ lora_config: { rank: 0 } }, 400, /rank/],
-    [{ lora_config: { rank: 2 ** 32 } }, 400, /rank/],
+    [{ lora_config: { rank: 0 } }, 400, /lora_config.rank must be a whole number from 1 to 16384, but is 0/],
+    [{ lora_config: { rank: 2 ** 32, seed: -1 } }, 400, /rank must .*; lora_config.seed must be .*, but is -1/],
     [{ lora_config: { rank: 4, train_attn: false, train_mlp: false, train_unembed: false } }, 400, /at least one/],
     [{ session_id: "nobody" }, 404, /no session/],
   ];

@@ -6,6 +6,7 @@ import type { AdamParams } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
 import { UserError } from "../../errors.ts";
 import { NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
+import { adamParams } from "../../tinker-protocol/parameters.ts";
 import {
   type DatumOutput,
   encodeForwardBackwardOutput,
@@ -15,6 +16,7 @@ import { rowsOf } from "../../trajectories/batch.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { LiveModel } from "../models/live-models.ts";
 import type { FutureResult } from "../queue/futures.ts";
+import { readBody } from "../read-body.ts";
 import { readTrainingCall, type TrainingCall } from "./datums.ts";
 
 /**
@@ -108,15 +110,7 @@ export async function dropGradient(model: LiveModel): Promise<FutureResult> {
   });
 }
 
-const finite = z.number("it must be a finite number");
-const adamSchema = z.strictObject({
-  learning_rate: finite.min(0),
-  beta1: finite.min(0).lt(1).default(0.9),
-  beta2: finite.min(0).lt(1).default(0.95),
-  eps: finite.gt(0).default(1e-12),
-  weight_decay: finite.min(0).default(0),
-  grad_clip_norm: finite.min(0).default(0),
-});
+const optimSchema = z.looseObject({ adam_params: adamParams });
 
 /** @throws UserError naming the parameter that is wrong */
 function readAdam(body: Record<string, unknown>): AdamParams {
@@ -126,9 +120,7 @@ function readAdam(body: Record<string, unknown>): AdamParams {
       `the optimizer ${JSON.stringify(type)} is not supported: models here are trained with AdamW (AdamParams)`,
     );
   }
-  const parsed = adamSchema.safeParse(body.adam_params);
-  if (!parsed.success) throw new UserError(`adam_params: ${z.prettifyError(parsed.error)}`);
-  const { learning_rate, beta1, beta2, eps, weight_decay, grad_clip_norm } = parsed.data;
+  const { learning_rate, beta1, beta2, eps, weight_decay, grad_clip_norm } = readBody(optimSchema, body).adam_params;
   return { learningRate: learning_rate, beta1, beta2, eps, weightDecay: weight_decay, maxGradNorm: grad_clip_norm };
 }
 

@@ -11,6 +11,7 @@ const options: LaunchOptions = {
   adapters: 4,
   tensorParallel: 2,
   readsImages: true,
+  timeoutSeconds: 1800,
   gpu: undefined,
 };
 const gpu = { visible: "1,2", memoryShare: 0.4, sleep: true };
@@ -73,6 +74,18 @@ test("vLLM on a CPU uses the trainer's cores, unless the environment binds it", 
   expect(env).not.toHaveProperty("VLLM_CPU_OMP_THREADS_BIND");
   expect(env).not.toHaveProperty("OMP_NUM_THREADS");
 });
+
+test.each([
+  [600.5, {}, "601"],
+  [600, { VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: "20" }, "20"],
+])(
+  "with local.sampler.timeout=%d and the environment %j, a step of vLLM may take %s s",
+  (seconds, environment, limit) => {
+    const { env } = vllmLaunch({ ...options, timeoutSeconds: seconds }, { ...machine, environment });
+    // vLLM's own limits of 300 s for a step and 600 s for the start end the engine on a busy machine.
+    expect([env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, env.VLLM_ENGINE_READY_TIMEOUT_S]).toEqual([limit, "1800"]);
+  },
+);
 
 test("vLLM on GPUs", () => {
   const { args, env } = vllmLaunch({ ...options, loraRank: undefined, gpu }, machine);

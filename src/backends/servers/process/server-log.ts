@@ -10,12 +10,55 @@ export function lastMessage(lines: readonly string[]): string {
   return message.length > mostCharacters ? `${message.slice(0, mostCharacters)}...` : message;
 }
 
+const isError = (message: string) => /^\s*([\w.]*\.)?\w*(Error|Exception)\b.*: /.test(message);
+/** vLLM's executor found that a process of the model ended. Its own errors follow from this. */
+const isEnd = (message: string) => /^Worker proc \S+ died unexpectedly/.test(message);
+/** Errors of other processes, such as "See stack trace (above) for the root cause". */
+const isConsequence = (message: string) => /\babove\b|EngineDeadError|^RuntimeError: cancelled/.test(message);
+
+const mostCauses = 12;
+/** Older errors did not end the server. */
+const recentMs = 120_000;
+
+export interface ServerEnd {
+  /** Undefined if the log does not name it. */
+  cause: string | undefined;
+  /** The messages that name a cause, in their order. */
+  errors: readonly string[];
+}
+
 /**
- * Returns the lines that name a cause, or all lines if none does. A failing server prints the traces of several processes,
- * so the first cause is not at the end.
+ * Reads each line of the log, because a failing vLLM server writes a trace for every running request: the trace of the
+ * engine, which has the cause, can be far from the end.
  */
-export function causesIn(lines: readonly string[]): readonly string[] {
-  const messages = lines.map((line) => line.replace(prefix, ""));
-  const causes = messages.filter((line) => /^\s*([\w.]*\.)?\w*(Error|Exception)\b.*: /.test(line));
-  return causes.length > 0 ? [...new Set(causes)] : lines;
+export function readEnd(now: () => number = () => performance.now()): {
+  read(line: string): void;
+  explain(): ServerEnd;
+} {
+  const seen = new Map<string, number>();
+  let isEngineDead = false;
+  return {
+    read(line) {
+      const message = line.replace(prefix, "").trim();
+      if (isConsequence(message)) isEngineDead ||= message.includes("EngineDeadError");
+      else if (isEnd(message) || isError(message)) {
+        seen.delete(message);
+        seen.set(message, now());
+        if (seen.size > mostCauses) seen.delete(seen.keys().next().value!);
+      }
+    },
+    explain() {
+      const errors = [...seen].filter(([, at]) => now() - at < recentMs).map(([message]) => message);
+      const cause = errors.find(isEnd) ?? errors.at(-1) ?? (isEngineDead ? engineEnded : undefined);
+      return { cause, errors };
+    },
+  };
+}
+
+const engineEnded = "its engine process ended without an error message";
+
+/** What to do about a cause; undefined if nothing special is known. */
+export function remedyOf(cause: string): "time" | "memory" | undefined {
+  if (/^TimeoutError: RPC call to \S+ timed out/.test(cause)) return "time";
+  return isEnd(cause) || cause === engineEnded ? "memory" : undefined;
 }

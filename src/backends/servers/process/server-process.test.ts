@@ -72,7 +72,7 @@ test("a server that ends before it answers names the first cause in its log", as
     console.error("RuntimeError: Engine core initialization failed. See root cause above.");
     process.exit(1);`);
   await expect(starting).rejects.toThrow(
-    /^the stand-in ended with exit code 1\.\n.*\n {4}ValueError: 3 GiB of cache do not suffice\n {4}RuntimeError: Engine core/,
+    /^the stand-in ended with exit code 1: ValueError: 3 GiB of cache do not suffice\.$/,
   );
 });
 
@@ -129,6 +129,31 @@ test("a request that fails because the server died fails with the reason, and so
   expect((await engine.died)?.message).toMatch(/stand-in ended by SIGKILL/);
   await engine.close();
   expect(existsSync(logFile)).toBe(true);
+});
+
+test("a request to a server whose engine has died fails with the engine's own error", async () => {
+  const { starting } = start(`
+    let dead = false;
+    require("node:http").createServer((request, response) => {
+      response.writeHead(dead && request.url === "/health" ? 503 : 200).end(name);
+      if (dead || request.url !== "/die") return;
+      dead = true;
+      console.error("(EngineCore pid=5) ERROR 11-23 20:40:39 [core.py:1512] TimeoutError: RPC call to sample_tokens timed out.");
+      console.error("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above)");
+      setTimeout(() => process.exit(0), 300);
+    }).listen(port, "127.0.0.1");`);
+  const server = await starting;
+  const failing = {
+    createPolicy: async () => {
+      await fetch(`${server.url}/die`);
+      throw new RunError("it answers 503 to /health", { code: "server_unreachable", hint: "start it" });
+    },
+  };
+  const engine = ownServer({ ...tabularEngine({ alphabet: "abc" }), ...failing }, server);
+  await expect(engine.createPolicy({ adapter: { kind: "none" } })).rejects.toMatchObject({
+    message: "the stand-in ended with exit code 0: TimeoutError: RPC call to sample_tokens timed out.",
+    hint: expect.stringContaining("Raise local.sampler.timeout"),
+  });
 });
 
 test("a server that hangs is not to be started by the user", async () => {

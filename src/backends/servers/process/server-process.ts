@@ -9,8 +9,8 @@ import { type Death, describeDeath } from "../../../processes/describe-death.ts"
 import { guardGroup } from "../../../processes/group-guard.ts";
 import { startProcess } from "../../../processes/start-process.ts";
 import { EngineDied } from "../../engine-died.ts";
-import type { Launch, Place } from "./launch.ts";
-import { causesIn, lastMessage } from "./server-log.ts";
+import { type Launch, type Place, startSeconds } from "./launch.ts";
+import { lastMessage, readEnd, remedyOf, type ServerEnd } from "./server-log.ts";
 
 export interface ServerProcessOptions {
   /** Such as "the vLLM server". */
@@ -34,8 +34,6 @@ export interface ServerProcess {
   stop(): Promise<void>;
 }
 
-/** A server that has not answered after this time counts as hanging. */
-const startSeconds = 1800;
 const graceSeconds = 10;
 const pollMs = 250;
 
@@ -54,6 +52,7 @@ export async function startServer(options: ServerProcessOptions): Promise<Server
   const apiKey = randomUUID();
   const { args, env } = launch({ servedName, port, apiKey });
   onStatus(`starting ${name}${logFile === undefined ? "" : `; its log is ${relative(process.cwd(), logFile)}`}`);
+  const end = readEnd();
   const server = await startProcess({
     name,
     command: python,
@@ -61,12 +60,13 @@ export async function startServer(options: ServerProcessOptions): Promise<Server
     env: { ...process.env, ...env },
     channel: "log",
     logFile,
+    onLine: end.read,
     graceSeconds,
   });
   const release = guardGroup(server.pid);
   const died = server.ended.then((death) => {
     release();
-    return serverDied(death, name);
+    return serverDied(death, name, end.explain());
   });
   const url = `http://127.0.0.1:${port}`;
   const answers = () => isReady(url, apiKey, servedName);
@@ -91,8 +91,10 @@ export async function startServer(options: ServerProcessOptions): Promise<Server
 async function isReady(url: string, apiKey: string, servedName: string): Promise<boolean> {
   try {
     const headers = { authorization: `Bearer ${apiKey}` };
-    const response = await fetch(`${url}/v1/models`, { headers, signal: AbortSignal.timeout(5000) });
-    return response.ok && (await response.text()).includes(servedName);
+    const get = (path: string) => fetch(url + path, { headers, signal: AbortSignal.timeout(5000) });
+    const models = await get("/v1/models");
+    // A server whose engine has died still answers other requests for a moment.
+    return models.ok && (await models.text()).includes(servedName) && (await get("/health")).ok;
   } catch {
     return false; // Not listening so far.
   }
@@ -113,8 +115,15 @@ const hints = {
   SIGKILL:
     "Lower local.sampler.memory_share (on a CPU: the environment variable VLLM_CPU_KVCACHE_SPACE, in GiB), or use a machine with more memory.",
 };
+const remedies = {
+  time: "The model computed longer than the server's time limit. Raise local.sampler.timeout, or let fewer programs run on this machine.",
+  memory: `Perhaps the memory ran out. ${hints.SIGKILL}`,
+};
 
-function serverDied(death: Death, name: string): EngineDied {
-  const { message, hint } = describeDeath({ ...death, lastLines: causesIn(death.lastLines) }, { name, hints });
-  return new EngineDied(message, { hint });
+function serverDied(death: Death, name: string, { cause, errors }: ServerEnd): EngineDied {
+  const shown = cause === undefined ? death.lastLines : errors.filter((error) => error !== cause);
+  const { message, hint } = describeDeath({ ...death, lastLines: shown, cause }, { name, hints });
+  const remedy = cause && remedyOf(cause);
+  if (!remedy || death.signal !== null) return new EngineDied(message, { hint });
+  return new EngineDied(message, { hint: `${remedies[remedy]}${death.logFile ? ` Its log: ${death.logFile}` : ""}` });
 }

@@ -1,6 +1,6 @@
 /** One POST to an inference server. Uses undici's dispatch, because its fetch and streams take longer than the gateway itself. */
 import { type Dispatcher, errors } from "undici";
-import { RunError } from "../../../errors.ts";
+import { RunError, UserError } from "../../../errors.ts";
 import type { Server } from "../server.ts";
 import { ConnectionBroken, reasonOf, ServerFailed, ServerStalled } from "./server-failed.ts";
 
@@ -13,9 +13,12 @@ export interface PostOptions {
   onText: ((text: string) => void) | undefined;
 }
 
+/** The statuses of a request that would be refused again, such as one with too long a prompt. */
+const refused = [400, 413, 422];
+
 /**
  * @returns the answer's text, empty with `onText`
- * @throws RunError when the answer is an error, ServerFailed when the server failed or hangs, or the signal's reason
+ * @throws UserError when the server refuses the request, RunError when the answer is another error, ServerFailed when the server failed or hangs, or the signal's reason
  */
 export function post({ server, path, body, signal, onText }: PostOptions): Promise<string> {
   const { pool, url, headers } = server;
@@ -62,7 +65,7 @@ export function post({ server, path, body, signal, onText }: PostOptions): Promi
           const text = chunks.length === 1 ? chunks[0]!.toString() : Buffer.concat(chunks).toString();
           if (status < 400) resolve(text);
           else {
-            const Failure = status >= 500 ? ServerFailed : RunError;
+            const Failure = status >= 500 ? ServerFailed : refused.includes(status) ? UserError : RunError;
             reject(new Failure(`the inference server at ${url} answered ${status}: ${text.slice(0, 500)}`));
           }
         },

@@ -1,6 +1,6 @@
 /** The command line of a vLLM server that Hone starts for a reward model. */
 import type { GpuOptions, Launch, Machine, Place } from "../process/launch.ts";
-import { cpuVariables, offline } from "../process/launch.ts";
+import { cpuVariables, offline, startLimit } from "../process/launch.ts";
 
 export interface ScoringLaunchOptions {
   directory: string;
@@ -22,7 +22,8 @@ export function scoringLaunch(
   // The longest context that fits into memory.
   args.push("--dtype", dtype, "--max-model-len", "auto", "--disable-uvicorn-access-log");
   args.push("--tensor-parallel-size", `${tensorParallel}`);
-  const env: Record<string, string> = { ...offline, VLLM_NO_USAGE_STATS: "1", VLLM_API_KEY: apiKey };
+  const own = { VLLM_NO_USAGE_STATS: "1", VLLM_API_KEY: apiKey };
+  const env: Record<string, string> = { ...offline, ...own, ...startLimit(machine) };
   if (gpu === undefined) {
     args.push("--enforce-eager");
     Object.assign(env, cpuVariables(machine));

@@ -67,3 +67,9 @@ test.each([
       /does not sample with it/,
     );
 });
+
+test("a difference after an update is explained by the changes of both sides", async () => {
+  await expect(checkVersions(1, isStale, 0, 0.3)).rejects.toThrow(
+    /differ from the trainer's by 0\.0\d+ on average \(version 1, at most 0\.01\); scored as a prompt, the same tokens differ by 0\.0\d+; on a fixed sequence, the server's log-probabilities changed by 0\.0, the trainer's by 0\.0\d+$/,
+  );
+});

@@ -39,6 +39,8 @@ export type ProbePrompt = Pick<SampleRequest, "prompt" | "media">;
 export interface ParityProbe {
   /** Later probes begin with this prompt, as rollouts do. */
   prompt: ProbePrompt;
+  /** For a server that has the weights of an earlier process: the next `check` fails if it still has them. */
+  remember(sampler: Sampler): Promise<void>;
   /**
    * @param sampler of the new version
    * @returns the mean absolute difference of the log-probabilities of a freshly sampled sequence
@@ -53,15 +55,44 @@ export interface ParityProbe {
  */
 export function parityProbe(learner: Pick<Learner, "forward">, url: string, prompt: ProbePrompt): ParityProbe {
   let anchor: Anchor | undefined;
+  /** Of an earlier process's weights. */
+  let earlier: Omit<Anchor, "learner"> | undefined;
   let precision: keyof typeof limits | undefined;
 
   // A separate request, so that equal weights give equal numbers regardless of other requests.
   const ownLogprobs = async (sequence: Sequence) =>
     (await learner.forward([sequence], { entropy: false })).logprobs.slice();
 
+  /** Without this check, other weights would count as an imprecise server, which would hide later faults too. */
+  async function requireOthers(sampler: Sampler, version: number): Promise<void> {
+    if (earlier === undefined) return;
+    const { sequence, server } = earlier;
+    earlier = undefined;
+    const now = await score(sampler, sequence);
+    if (now.some((value, index) => !Object.is(value, server[index]))) return;
+    const apart = rootMeanSquare(known(minus(now, await ownLogprobs(sequence)), now));
+    if (apart > limits.half.change) throw unchanged(url, version);
+  }
+
+  /** Tells an update that was not applied or only in part from one that only sampling computes differently. */
+  async function describeMismatch(sampler: Sampler, { sequence, ...old }: Anchor, fresh: Omit<Anchor, "server">) {
+    const prompt = await score(sampler, fresh.sequence);
+    const scored = known(minus(prompt, fresh.learner), prompt);
+    const [server, learner] = [await score(sampler, sequence), await ownLogprobs(sequence)];
+    const changes = [minus(server, old.server), minus(learner, old.learner)].map((change) =>
+      size(known(change, server)),
+    );
+    return `scored as a prompt, the same tokens differ by ${size(scored)}; on a fixed sequence, the server's log-probabilities changed by ${changes[0]}, the trainer's by ${changes[1]}`;
+  }
+
   const probe: ParityProbe = {
     prompt,
+    async remember(sampler) {
+      const sequence = sequenceOf(beginning(probe.prompt), new Int32Array());
+      earlier = { sequence, server: await score(sampler, sequence) };
+    },
     async check(sampler, version) {
+      await requireOthers(sampler, version);
       const start = beginning(probe.prompt);
       const fresh = await one(sampler, {
         ...start,
@@ -74,7 +105,10 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
       precision ??= difference <= mostOfFloat32 ? "float32" : "half";
       // Servers may resize images with torchvision, and the trainer with Pillow.
       const { parity, change } = limits[start.media ? "half" : precision];
-      if (!(difference <= parity)) throw mismatch(url, version, difference, parity, anchor === undefined);
+      if (!(difference <= parity)) {
+        const detail = anchor && (await describeMismatch(sampler, anchor, { sequence, learner }));
+        throw mismatch(url, version, difference, parity, detail);
+      }
       if (anchor) {
         const { server } = anchor;
         const moved = known(minus(await ownLogprobs(anchor.sequence), anchor.learner), server);
@@ -128,20 +162,38 @@ function sequenceOf({ prompt, ...media }: ProbePrompt, reply: Int32Array): Seque
   return { tokens, trained: new Uint8Array(tokens.length - 1).fill(1), ...media };
 }
 
-function mismatch(url: string, version: number, difference: number, limit: number, isFirst: boolean): RunError {
+const size = (change: Float32Array) => mean(change.map(Math.abs)).toPrecision(2);
+
+/** @param detail undefined before any training */
+function mismatch(
+  url: string,
+  version: number,
+  difference: number,
+  limit: number,
+  detail: string | undefined,
+): RunError {
   const text = `the log-probabilities of the inference server at ${url} differ from the trainer's by ${difference.toFixed(4)} on average (version ${version}, at most ${limit})`;
-  return new RunError(isFirst ? `${text}, before any training` : text, {
+  return new RunError(detail === undefined ? `${text}, before any training` : `${text}; ${detail}`, {
     code: "sampler_mismatch",
-    hint: isFirst
-      ? "serve the same model, without quantization, and with --logprobs-mode raw_logprobs"
-      : "the server does not sample with the weights that it was sent: restart it, then continue the run with --resume",
+    hint:
+      detail === undefined
+        ? "serve the same model, without quantization, and with --logprobs-mode raw_logprobs"
+        : "the server does not sample with the weights that it was sent: restart it, then continue the run with --resume",
   });
 }
 
+const restart = { code: "sampler_mismatch", hint: "restart the server, then continue the run with --resume" } as const;
+
+function unchanged(url: string, version: number): RunError {
+  return new RunError(
+    `the inference server at ${url} acknowledged version ${version} of the weights, but still samples with those of an earlier run`,
+    restart,
+  );
+}
+
 function stale(url: string, version: number, followed: Float32Array, moved: Float32Array): RunError {
-  const size = (change: Float32Array) => mean(change.map(Math.abs)).toPrecision(2);
   return new RunError(
     `the inference server at ${url} acknowledged version ${version} of the weights, but does not sample with it: its log-probabilities of a fixed sequence changed by ${size(followed)} on average, the trainer's by ${size(moved)}`,
-    { code: "sampler_mismatch", hint: "restart the server, then continue the run with --resume" },
+    restart,
   );
 }

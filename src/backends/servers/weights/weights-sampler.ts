@@ -44,6 +44,7 @@ export function weightsSampler(
       const begin = performance.now();
       probes.prompt = sampler.lastPrompt ?? probes.prompt;
       const { version } = published;
+      if (current === undefined && hasTrained(await control.weightVersion())) await probes.remember(model);
       const path = await replace(published);
       const label = await control.weightVersion();
       if (label !== `${version}`) throw otherVersion(group, version, label);
@@ -56,6 +57,9 @@ export function weightsSampler(
     close: sampler.close,
   };
 }
+
+/** Whether all servers have weights that a process has trained. Before the first update, vLLM and SGLang report "default". */
+const hasTrained = (labels: string) => labels.split(", ").every((label) => Number(label) > 0);
 
 function otherVersion({ servers }: ServerGroup, version: number, label: string): RunError {
   return new RunError(

@@ -1,0 +1,44 @@
+/** A rule about settings. Start-up checks, `hone config --explain`, dry runs and the reference pages all read the same rules. */
+import type { AdvantageOptions } from "../algorithms/advantages/estimate-advantages.ts";
+import type { CustomLoss } from "../algorithms/policy-loss/custom-loss.ts";
+import type { ComposedConfig } from "../config/compose.ts";
+import type { Capabilities } from "./engine.ts";
+
+/**
+ * `invalid`: the settings contradict each other, on every backend and machine. `unsupported`: this engine or machine
+ * cannot do it. `no effect`: nothing reads the setting, because of another one.
+ */
+export type Outcome = "invalid" | "unsupported" | "no effect";
+
+export interface Rule {
+  outcome: Outcome;
+  /** The settings that the rule is about, at values other than their defaults. */
+  keys: readonly string[];
+  /** The condition, after "it requires". */
+  requires: string;
+  /** Which values or engines the rule is about, if not all: "with gae". */
+  when?: string;
+  /**
+   * Undefined: known only when the run begins.
+   *
+   * @param value of the key; undefined asks whether any value is possible
+   */
+  isMet(situation: Situation, value: unknown): boolean | undefined;
+  /** What to set instead. */
+  hint?: string;
+  /** Whether it depends only on the engine's capabilities, so that the backends that have them can be named. */
+  byEngine?: true;
+}
+
+/** What rules judge. */
+export interface Situation extends Pick<ComposedConfig, "config" | "origins"> {
+  capabilities: Capabilities;
+  script: ScriptFacts | undefined;
+}
+
+/** What is known of the experiment once its script is loaded. */
+export interface ScriptFacts {
+  estimators: NonNullable<AdvantageOptions["custom"]>;
+  losses: Readonly<Record<string, CustomLoss>>;
+  hasValidation: boolean;
+}
