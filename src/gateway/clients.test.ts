@@ -5,7 +5,7 @@ import Anthropic from "@anthropic-ai/sdk";
 import { type AIMessage, HumanMessage, type ToolMessage } from "@langchain/core/messages";
 import { tool as langchainTool } from "@langchain/core/tools";
 import { ChatOpenAI } from "@langchain/openai";
-import { generateText, stepCountIs, streamText, tool } from "ai";
+import { generateText, Output, stepCountIs, streamText, tool } from "ai";
 import OpenAI from "openai";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { z } from "zod";
@@ -179,6 +179,23 @@ describe("the AI SDK", () => {
     execute: async ({ a, b }) => a + b,
   });
   const model = () => createOpenAICompatible({ name: "hone", baseURL: opened.entry.baseURL })("policy");
+
+  test("structured output without supportsStructuredOutputs loses its schema, which is said; with it, the model sees it", async () => {
+    await opened.close();
+    opened = await testGateway({ reply: () => '{"a": 1}' });
+    const { baseURL } = opened.entry;
+    const schema = z.object({ a: z.number() });
+    for (const supportsStructuredOutputs of [false, true]) {
+      const provider = createOpenAICompatible({ name: "hone", baseURL, supportsStructuredOutputs });
+      const providerOptions = { hone: { strictJsonSchema: false } };
+      const asked = { model: provider("policy"), prompt: "a?", output: Output.object({ schema }), providerOptions };
+      expect((await generateText(asked)).output).toEqual({ a: 1 });
+    }
+    const systems = opened.steps().map(({ messages }) => messages.filter(({ role }) => role === "system").length);
+    expect(systems).toEqual([0, 1]);
+    expect(opened.lines.join()).toContain("createOpenAICompatible({ supportsStructuredOutputs: true, ... }) sends it");
+    expect(opened.gateway.counts()).toMatchObject({ "gateway/json_without_schema": 1 });
+  });
 
   test("generateText runs its tool loop", async () => {
     const { text, steps } = await generateText({

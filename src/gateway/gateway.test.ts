@@ -119,6 +119,15 @@ describe("errors", () => {
     expect(opened.gateway.counts()).toMatchObject({ "gateway/calls_failed": 1 });
   });
 
+  test("a prompt that the engine refuses is a 400, not a failed engine", async () => {
+    await open({ reply: () => Promise.reject(new UserError("a prompt of 5019 tokens: the model's limit is 4096")) });
+    const client = new OpenAI({ baseURL: opened.entry.baseURL, apiKey: "any" });
+    await expect(client.chat.completions.create({ model: "m", messages: hello })).rejects.toMatchObject({
+      ...{ status: 400, type: "invalid_request_error" },
+      message: expect.stringContaining("the model's limit is 4096"),
+    });
+  });
+
   test("in Anthropic's shape", async () => {
     await open({ reply: () => Promise.reject(new Error("out of memory")) });
     const client = new Anthropic({ baseURL: opened.entry.anthropicBaseURL, apiKey: "any" });
@@ -274,4 +283,18 @@ test("an agent elsewhere posts its result once, before or after it is waited for
   expect(await waiting).toEqual({ reward: 1 });
   expect(await opened.entry.result(opened.abort.signal)).toEqual({ reward: 1 });
   expect((await post(url, { reward: 0 })).status).toBe(400);
+});
+
+test.each([
+  ["/v1/v1/messages", "gateway.anthropicBaseURL (/s/train-1%2Ftask%3A0/a/0), not gateway.baseURL", "anthropic"],
+  ["/v1/v1/chat/completions", "must be gateway.anthropicBaseURL", "openai"],
+  ["/messages", "must be gateway.baseURL (/s/train-1%2Ftask%3A0/a/0/v1)", "anthropic"],
+  ["/chat/completions", "must be gateway.baseURL (/s/train-1%2Ftask%3A0/a/0/v1)", "openai"],
+  ["/v1/embeddings", "there are /v1/chat/completions, /v1/completions", "openai"],
+])("a client with a wrong base URL learns the right one: %s", async (endpoint, answer, shape) => {
+  await open();
+  const { status, body } = await post(`${opened.entry.anthropicBaseURL}${endpoint}`, { messages: hello });
+  expect(status).toBe(404);
+  expect(JSON.stringify(body)).toContain(answer);
+  expect(body.type).toBe(shape === "anthropic" ? "error" : undefined);
 });

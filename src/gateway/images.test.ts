@@ -2,7 +2,7 @@
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import Anthropic from "@anthropic-ai/sdk";
-import { generateText } from "ai";
+import { generateText, type ToolResultPart } from "ai";
 import OpenAI from "openai";
 import { afterEach, describe, expect, test } from "vitest";
 import { memoryStore } from "../images/media-store.ts";
@@ -94,6 +94,32 @@ test("a conversation continues with its images, and a tool's result may be one",
   expect(opened.gateway.counts()).toMatchObject({ "gateway/ignored_parameter/detail": 3 });
 });
 
+test("an image in a tool's result of the AI SDK is an image, not the text of its base64", async () => {
+  await open();
+  const provider = createOpenAICompatible({ name: "hone", baseURL: opened.entry.baseURL, apiKey: "any" });
+  const call = { toolCallId: "x", toolName: "look" };
+  const ask = (value: Extract<ToolResultPart["output"], { type: "content" }>["value"]) =>
+    generateText({
+      model: provider("policy"),
+      maxRetries: 0,
+      messages: [
+        { role: "user", content: "Look." },
+        { role: "assistant", content: [{ type: "tool-call", ...call, input: {} }] },
+        { role: "tool", content: [{ type: "tool-result", ...call, output: { type: "content", value } }] },
+      ],
+    });
+  await ask([
+    { type: "text", text: "Here: " },
+    { type: "image-data", data: base64, mediaType: "image/png" },
+  ]);
+  const [step] = opened.steps();
+  expect(step?.media).toMatchObject([{ hash }]);
+  expect(step?.messages.at(-1)?.content).toMatchObject([{ type: "text", text: "Here: " }, { type: "image" }]);
+  expect(opened.gateway.counts()).toMatchObject({ "gateway/images_in_json": 1 });
+  await ask([{ type: "text", text: "no image" }]);
+  expect(opened.steps().at(-1)?.messages.at(-1)?.content).toBe('[{"type":"text","text":"no image"}]');
+});
+
 const chat = (...parts: unknown[]) => ({
   path: "/chat/completions",
   body: { messages: [{ role: "user", content: parts }] },
@@ -118,6 +144,16 @@ describe("refused:", () => {
     ],
     ["a file's URL", chat(url("file:///etc/hostname")), "must be a data URL or an http(s) address"],
     ["no address", chat(url(undefined)), "must be a data URL or an http(s) address"],
+    [
+      "an address, by default",
+      chat(url("http://127.0.0.1:1/a.png")),
+      "message 1 (user): the image's address cannot be used",
+    ],
+    [
+      "an address of Anthropic",
+      messages(source({ type: "url", url: "http://[::1]/" })),
+      "the image's address cannot be used",
+    ],
     ["a number as address", chat(url(7)), "must be a data URL or an http(s) address"],
     [
       "an image that is not one",

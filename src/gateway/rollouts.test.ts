@@ -1,4 +1,5 @@
 /** Rollouts whose agents call the model over HTTP: calls are recorded for the rollout, and failures are classified. */
+import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { afterAll, describe, expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
@@ -141,6 +142,21 @@ describe("the end of a rollout", () => {
       name: "UserError",
       message: expect.stringContaining("rllm.gateway.unenforceable=allow"),
     });
+    expect(attempts).toBe(1);
+    await gateway.close();
+  });
+
+  test("a rollout whose client has a wrong base URL is not retried, and names the right one", async () => {
+    let attempts = 0;
+    const workflow: Workflow<Row> = async (_task, { gateway: { baseURL, apiKey } }) => {
+      attempts++;
+      const client = new Anthropic({ baseURL, apiKey, maxRetries: 0 });
+      await client.messages.create({ model: "m", max_tokens: 5, messages: [{ role: "user", content: "a" }] });
+      return 1;
+    };
+    const { gateway, run } = await ownGateway();
+    const error = await run(workflow, undefined, { raiseOnError: true, retryLimit: 3 }).catch((thrown) => thrown);
+    expect(error).toMatchObject({ name: "UserError", message: expect.stringContaining("gateway.anthropicBaseURL") });
     expect(attempts).toBe(1);
     await gateway.close();
   });

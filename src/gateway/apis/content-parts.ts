@@ -18,6 +18,44 @@ export const openaiContent = (content: unknown, at: string, notices: Notices): C
 /** Text and images of Anthropic's API. */
 export const anthropicContent = (content: unknown, at: string): Content => readContent(content, at, anthropicImage);
 
+/**
+ * The result of a tool. The AI SDK's client for compatible servers sends a result with images as JSON, whose base64 a model would
+ * read as thousands of tokens.
+ */
+export function toolContent(content: unknown, at: string, notices: Notices): Content {
+  const parts = typeof content === "string" ? aiSdkParts(content) : undefined;
+  if (parts === undefined) return openaiContent(content, at, notices);
+  notices.add(
+    "images_in_json",
+    "a tool's result in the AI SDK's form, as JSON with images, is read as its text and images",
+  );
+  return normalizeContent(parts);
+}
+
+/** Undefined for any other text. */
+function aiSdkParts(content: string): (TextPart | ImagePart)[] | undefined {
+  if (!/^\[\s*\{/.test(content) || !/"(image-data|file-data|media|image-url)"/.test(content)) return undefined;
+  let list: unknown;
+  try {
+    list = JSON.parse(content);
+  } catch {
+    return undefined;
+  }
+  const parts = (list as unknown[]).map((part) => (isObject(part) ? aiSdkPart(part) : undefined));
+  const known = parts.filter((part) => part !== undefined);
+  return known.length === parts.length && known.some(({ type }) => type === "image") ? known : undefined;
+}
+
+function aiSdkPart({ type, text, data, mediaType, url }: Body): TextPart | ImagePart | undefined {
+  if (type === "text" && typeof text === "string") return { type: "text", text };
+  if (type === "image-url" && typeof url === "string") return { type: "image", image: { address: url } };
+  const isData = type === "image-data" || type === "file-data" || type === "media";
+  if (!isData || typeof data !== "string" || typeof mediaType !== "string") return undefined;
+  return mediaType.startsWith("image/")
+    ? { type: "image", image: { address: `data:${mediaType};base64,${data}` } }
+    : undefined;
+}
+
 type ReadImage = (part: Body, where: string) => ImagePart | undefined;
 
 function readContent(content: unknown, at: string, readImage: ReadImage): Content {
@@ -58,13 +96,13 @@ export function anthropicImage({ type, source }: Body, where: string): ImagePart
   const { type: kind, media_type: mediaType, data, url } = isObject(source) ? source : {};
   if (kind === "url") return imagePart(url, where, "source.url");
   if (kind === "base64" && typeof mediaType === "string" && typeof data === "string") {
-    return { type: "image", image: `data:${mediaType};base64,${data}` };
+    return { type: "image", image: { address: `data:${mediaType};base64,${data}` } };
   }
   throw badParameter(where, `${where}.source must be base64 with media_type and data, or a url`);
 }
 
 function imagePart(url: unknown, where: string, name: string): ImagePart {
-  if (typeof url === "string" && /^(data:|https?:)/i.test(url)) return { type: "image", image: url };
+  if (typeof url === "string" && /^(data:|https?:)/i.test(url)) return { type: "image", image: { address: url } };
   throw badParameter(where, `${where}.${name} must be a data URL or an http(s) address`);
 }
 

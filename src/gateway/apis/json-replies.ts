@@ -12,13 +12,19 @@ export interface JsonFormat {
   schema: Body | undefined;
 }
 
+const lostSchema =
+  "the AI SDK asked for JSON without its schema, which the model therefore does not see; createOpenAICompatible({ supportsStructuredOutputs: true, ... }) sends it";
+
 /**
  * @param at the parameter, whose field `json_schema` holds schema and strict in the chat API
  * @throws GatewayError when the format is not known or its schema cannot be used
  */
 export function readJsonFormat(format: Body | undefined, at: string, context: CallContext): JsonFormat | undefined {
   if (format === undefined || format.type === "text") return undefined;
-  if (format.type === "json_object") return { schema: undefined };
+  if (format.type === "json_object") {
+    if (context.userAgent.includes("ai-sdk/")) context.notices.add("json_without_schema", lostSchema);
+    return { schema: undefined };
+  }
   const [holder, path] = isObject(format.json_schema) ? [format.json_schema, `${at}.json_schema`] : [format, at];
   const { schema, strict } = holder;
   if (format.type !== "json_schema" || !isObject(schema)) {

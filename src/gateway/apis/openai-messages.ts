@@ -3,7 +3,7 @@ import { type ChatMessage, type ToolCall, toMessage } from "../../chat/messages.
 import { isObject } from "../../is-object.ts";
 import type { Notices } from "../calls/notices.ts";
 import { badParameter, readList, readString } from "../requests/read-parameters.ts";
-import { openaiContent, textOf } from "./content-parts.ts";
+import { openaiContent, textOf, toolContent } from "./content-parts.ts";
 import { toolCall } from "./tools.ts";
 
 /** @throws GatewayError naming the message that cannot be read */
@@ -38,7 +38,11 @@ function fromMessage(message: unknown, at: string, notices: Notices): ChatMessag
       const toolCallId = readString(message, "tool_call_id");
       if (toolCallId === undefined) throw badParameter(`${at}.tool_call_id`, `${at}.tool_call_id is missing`);
       const name = readString(message, "name");
-      const result: ChatMessage = { role: "tool", content: content(), toolCallId };
+      const result: ChatMessage = {
+        role: "tool",
+        content: toolContent(message.content, `${at}.content`, notices),
+        toolCallId,
+      };
       return name === undefined ? result : { ...result, name };
     }
     default:

@@ -1,5 +1,5 @@
 /** Executes a model call of any API: samples, records and traces it. */
-import { RolloutEnded } from "../../agents/control-flow.ts";
+import { ModelCallError, RolloutEnded } from "../../agents/control-flow.ts";
 import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import { type ChatMessage, toMessage } from "../../chat/messages.ts";
 import type { Chat } from "../../chat/types.ts";
@@ -20,6 +20,7 @@ export interface CallContext {
   chat: Chat;
   vision: Vision | Blind;
   notices: Notices;
+  userAgent: string;
   /** Aborted when the client disconnects. */
   signal: AbortSignal;
   /** Refuse what only constrained decoding can guarantee, or answer with what was sampled and count it. */
@@ -118,7 +119,9 @@ export function toGatewayError(error: unknown): GatewayError {
   if (error instanceof GatewayError) return error;
   const message = error instanceof Error ? error.message : String(error);
   if (error instanceof RolloutEnded) return new GatewayError("prompt_too_long", message, { cause: error });
-  // The template or the engine refuses this request.
+  // The engine (behind a ModelCallError) or the template refuses this request.
+  const { cause } = error instanceof ModelCallError ? error : {};
+  if (cause instanceof UserError) return toGatewayError(cause);
   if (error instanceof UserError) {
     const hint = error.hint === undefined ? "" : `. To fix it: ${error.hint}`;
     return new GatewayError("invalid_request", `${message}${hint}`, { cause: error });
@@ -181,7 +184,9 @@ function shortMessages(prompt: ModelCall["prompt"]): readonly ChatMessage[] | nu
     if (typeof message.content === "string") return message;
     const content = message.content.map((part) => {
       if (part.type === "text" || isStored(part.image)) return part;
-      return { ...part, image: `${String(part.image).slice(0, 100)}...` };
+      const { image } = part;
+      const address = typeof image === "object" && "address" in image ? image.address : String(image);
+      return { ...part, image: `${address.slice(0, 100)}...` };
     });
     return { ...message, content };
   });

@@ -12,7 +12,7 @@ import type { Notices } from "../calls/notices.ts";
 import type { Sessions } from "../sessions/sessions.ts";
 import type { TraceStore } from "../traces/open-trace-store.ts";
 import type { Access } from "./access.ts";
-import { type Address, type CallSource, decodePart, parseAddress, sourceOf } from "./address.ts";
+import { type Address, type CallSource, decodePart, parseAddress, sessionPrefix, sourceOf } from "./address.ts";
 import { answerAdmin } from "./admin.ts";
 import { anthropicError, type ErrorShape, GatewayError, openaiError } from "./gateway-error.ts";
 import type { HttpExchange } from "./http-exchange.ts";
@@ -59,7 +59,7 @@ export async function answerRequest(exchange: HttpExchange, answering: Answering
   try {
     const address = parseAddress(exchange.path);
     const api = Object.hasOwn(apis, address.endpoint) ? apis[address.endpoint] : undefined;
-    shape = api?.error ?? openaiError;
+    shape = (api ?? apis[intended(address.endpoint) ?? ""])?.error ?? openaiError;
     answering.access.checkWeb(exchange);
     if (api === undefined) return await answerOther(exchange, address, answering);
     if (exchange.method !== "POST") throw new GatewayError("not_found", `${address.endpoint} supports only POST`);
@@ -87,6 +87,7 @@ async function answerCall(exchange: HttpExchange, api: Api, source: CallSource, 
     chat: answering.chat,
     vision: answering.vision,
     notices: answering.notices,
+    userAgent: exchange.header("user-agent") ?? "",
     signal: exchange.signal,
     unenforceable: answering.unenforceable,
     metadata: exchange.readMetadata(),
@@ -129,5 +130,26 @@ async function answerOther(exchange: HttpExchange, address: Address, answering: 
     sessions.postResult(source, await exchange.readObject());
     return exchange.sendJson(200, { ok: true });
   }
-  throw new GatewayError("not_found", `${exchange.method} ${exchange.path} does not exist`);
+  const message = `${exchange.method} ${exchange.path} does not exist${rightBase(address)}`;
+  if (source !== undefined) {
+    access.checkCall(exchange, source);
+    // The same request would fail again.
+    sessions.get(source).reportProblem(new UserError(message));
+  }
+  throw new GatewayError("not_found", message);
+}
+
+/** The endpoint that a client with a wrong base URL means: with another number of `/v1`. */
+function intended(endpoint: string): string | undefined {
+  const meant = `/v1${endpoint.replace(/^(\/v1(?=\/))+/, "")}`;
+  return Object.hasOwn(apis, meant) ? meant : undefined;
+}
+
+/** The base URL that a client needs, as a clause. A client adds `/v1` to its base URL or not. */
+function rightBase({ endpoint, source }: Address): string {
+  if (intended(endpoint) === undefined) return `; there are ${Object.keys(apis).join(", ")} and /v1/models`;
+  const base = source === undefined ? "" : sessionPrefix(source);
+  return endpoint.startsWith("/v1/")
+    ? `; this client adds /v1 to its base URL, which must be gateway.anthropicBaseURL (${base || "/"}), not gateway.baseURL`
+    : `; this client does not add /v1 to its base URL, which must be gateway.baseURL (${base}/v1)`;
 }

@@ -1,5 +1,5 @@
 /** The trace store's file: its tables, and opening it. */
-import { closeSync, existsSync, openSync } from "node:fs";
+import { closeSync, existsSync, openSync, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import Database from "libsql";
@@ -48,8 +48,11 @@ export const expandHome = (path: string): string =>
 export function openTraceDatabase(path: string, { create }: { create: boolean }): TraceDatabase {
   const file = path === ":memory:" ? path : expandHome(path);
   try {
+    const found = statSync(file, { throwIfNoEntry: false });
+    if (!create && found === undefined) throw new Error("the file does not exist");
+    // A FIFO would block, and a device has no end.
+    if (found?.isFile() === false) throw new Error("it is not a regular file");
     if (create && file !== ":memory:") makeFile(file);
-    if (!create && !existsSync(file)) throw new Error("the file does not exist");
     const database = new Database(file);
     try {
       prepare(database, file);

@@ -1,4 +1,5 @@
 /** Queries of the trace store. */
+import { UserError } from "../../errors.ts";
 import type { TraceDatabase } from "./database.ts";
 import type { SessionSummary, Trace } from "./types.ts";
 
@@ -50,7 +51,7 @@ export function listSessions(database: TraceDatabase, filter: TraceFilter = {}):
     reward: row.reward as number | null,
     correct: row.correct === null ? null : row.correct === 1,
     failure: row.failure as string | null,
-    metadata: JSON.parse(String(row.metadata)),
+    metadata: parse(row.metadata) as SessionSummary["metadata"],
     calls: Number(row.calls),
     unanswered: Number(row.unanswered),
     promptTokens: Number(row.prompt_count),
@@ -98,7 +99,18 @@ function conditions(filter: TraceFilter): { sql: string; parameters: Parameter[]
   };
 }
 
-const parse = (text: unknown) => (text === null ? null : JSON.parse(String(text)));
+/** @throws UserError if the row was damaged */
+function parse(text: unknown) {
+  try {
+    return text === null ? null : JSON.parse(String(text));
+  } catch (cause) {
+    throw new UserError("a row of the trace store is damaged: a column does not contain JSON", {
+      hint: "choose other sessions with --session, --project or --since",
+      cause,
+    });
+  }
+}
+
 /** Copies the driver's ArrayBuffer or Buffer, because a Buffer may not be aligned to four bytes. */
 const words = (bytes: unknown) => Uint8Array.from(new Uint8Array(bytes as ArrayBuffer)).buffer;
 

@@ -1,4 +1,4 @@
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { chmodSync, mkdtempSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
@@ -6,7 +6,9 @@ import { createInterface } from "node:readline";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
 import { removeFolder, temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { openTraceDatabase } from "./database.ts";
 import { openTraceStore } from "./open-trace-store.ts";
+import { listSessions } from "./trace-reader.ts";
 import type { Trace, TraceSession } from "./types.ts";
 
 let folder: string;
@@ -203,4 +205,17 @@ test("the database, its log and its index are readable by their owner only, even
   chmodSync(path, 0o644);
   openTraceStore({ path }).close();
   expect(modes()[0]).toBe(0o600);
+});
+
+test("a FIFO is refused as a store, and a damaged row is named", () => {
+  const folder = temporaryFolder("trace-damage");
+  const fifo = join(folder, "fifo.db");
+  execFileSync("mkfifo", [fifo]);
+  for (const create of [true, false]) {
+    expect(() => openTraceDatabase(fifo, { create })).toThrow("it is not a regular file");
+  }
+  const database = openTraceDatabase(join(folder, "traces.db"), { create: true });
+  database.exec("INSERT INTO sessions (project, session, attempt, started_ms, metadata) VALUES ('p', 's', 0, 1, '{')");
+  expect(() => listSessions(database)).toThrow("a row of the trace store is damaged");
+  database.close();
 });
