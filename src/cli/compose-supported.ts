@@ -1,14 +1,8 @@
 /** Composes the configuration of a command that loads a model without an experiment. */
-import { type ComposedConfig, composeConfig, prepareComposition } from "../config/compose.ts";
+import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { warningLine } from "../config/warnings.ts";
 import { checkSettings } from "../support/check-support.ts";
 import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";
-
-/** `composeSupported`, after installing what has the backend's own configuration. */
-export async function prepareSupported(overrides: readonly string[], checkpoint?: OpenCheckpoint) {
-  await prepareComposition({ input: checkpoint?.config ?? {}, overrides });
-  return composeSupported(overrides, checkpoint);
-}
 
 /**
  * @param checkpoint its run's configuration comes first
@@ -22,8 +16,7 @@ export function composeSupported(overrides: readonly string[], checkpoint?: Open
     "rllm.algorithm.adv_estimator": algorithm ? [algorithm.adv_estimator] : [],
     "rllm.algorithm.loss_fn": algorithm?.loss_fn ? [algorithm.loss_fn] : [],
   };
-  for (const warning of checkSettings(composed, { registered, trains: false })) {
-    process.stderr.write(`${warningLine(warning)}\n`);
-  }
-  return composed;
+  const checked = checkSettings(composed, { registered, trains: false });
+  for (const warning of checked.warnings) process.stderr.write(`${warningLine(warning)}\n`);
+  return checked.composed;
 }

@@ -77,12 +77,13 @@ function writeFiles(): void {
     mkdirSync(join(run, name, ".."), { recursive: true });
     writeFileSync(join(run, name), text);
   }
-  // A checkpoint whose saved state is JSON of another kind.
+  // A checkpoint without a hash, whose saved state is JSON of another kind.
   for (const [index, state] of [null, { config: 5 }, { config: { rllm: [] }, progress: null }].entries()) {
     const run = `runs/state-${index}`;
     cpSync("runs/good", run, { recursive: true });
     const file = join(run, "checkpoints/step-000006/checkpoint.json");
-    writeFileSync(file, JSON.stringify({ ...JSON.parse(readFileSync(file, "utf8")), state }));
+    const { sha256: _, ...content } = JSON.parse(readFileSync(file, "utf8"));
+    writeFileSync(file, JSON.stringify({ ...content, state }));
   }
 }
 

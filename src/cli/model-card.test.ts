@@ -15,7 +15,7 @@ const validations: StepMetrics[] = [0, 40].map((step) => ({
 }));
 const facts = (changes: Partial<CardFacts>): CardFacts => ({
   ...{ as: "adapter", base: baseModel("smollm2-135m-instruct") },
-  ...{ step: 40, config, steps, validations },
+  ...{ readsImages: false, step: 40, config, steps, validations },
   ...changes,
 });
 
@@ -27,6 +27,17 @@ it("an export of a shipped alias names its base on the hub, and says how the wei
   expect(card).toContain("| trained weights | LoRA, rank 8, alpha 32, on attn, mlp |");
   expect(card).toContain("| step | 1 | 5 | 10 | 14 | 18 | 23 | 27 | 31 | 36 | 40 |");
   expect(card).toContain("`val/reward` on the validation tasks: 0.250 before training, 0.875 after step 40.");
+});
+
+it("the card of a model that reads images names its class, its processor and its task", () => {
+  for (const as of ["adapter", "merged"] as const) {
+    const card = modelCard(facts({ as, readsImages: true }));
+    expect(card).toContain("pipeline_tag: image-text-to-text");
+    expect(card).toContain("import AutoModelForImageTextToText, AutoProcessor");
+    expect(card).toMatch(/(base|model) = AutoModelForImageTextToText\.from_pretrained/);
+    expect(card).toContain('processor = AutoProcessor.from_pretrained("path/to/this/folder")');
+    expect(card).not.toMatch(/CausalLM|AutoTokenizer|text-generation/);
+  }
 });
 
 it("an export leaves out what is unknown", () => {

@@ -9,6 +9,8 @@ import { stepSummary } from "../tracking/step-summary.ts";
 export interface CardFacts {
   as: "adapter" | "merged";
   base: BaseModel;
+  /** Whether the model has a vision part. */
+  readsImages: boolean;
   step: number;
   config: Config;
   /** Metrics of the run up to `step`, oldest first; empty if the run folder is missing. */
@@ -17,7 +19,7 @@ export interface CardFacts {
 }
 
 export function modelCard(facts: CardFacts): string {
-  const { as, base, config, step } = facts;
+  const { as, base, readsImages, config, step } = facts;
   const model = config.model.name;
   const isAdapter = as === "adapter";
   const name = base.id ?? basename(model);
@@ -25,7 +27,7 @@ export function modelCard(facts: CardFacts): string {
     base.difference && `The training used ${base.difference}. With the original weights, outputs differ slightly.`;
   return `---
 ${base.id === undefined ? "" : `base_model: ${base.id}\n`}library_name: ${isAdapter ? "peft" : "transformers"}
-pipeline_tag: text-generation
+pipeline_tag: ${readsImages ? "image-text-to-text" : "text-generation"}
 tags: [${isAdapter ? "lora, " : ""}reinforcement-learning]
 ---
 
@@ -36,8 +38,7 @@ ${difference ? `\n${difference}\n` : ""}
 ## Usage
 
 \`\`\`python
-${isAdapter ? loadAdapter(base.id ?? model) : loadMerged}
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+${isAdapter ? loadAdapter(base.id ?? model, readsImages) : loadMerged(readsImages)}
 \`\`\`
 
 ## Training
@@ -48,15 +49,26 @@ ${settings(config)}
 ${rewards(facts)}`;
 }
 
-const loadAdapter = (base: string) => `from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+const classOf = (readsImages: boolean) => (readsImages ? "AutoModelForImageTextToText" : "AutoModelForCausalLM");
+const readerOf = (readsImages: boolean) => (readsImages ? "AutoProcessor" : "AutoTokenizer");
 
-base = AutoModelForCausalLM.from_pretrained(${JSON.stringify(base)})
-model = PeftModel.from_pretrained(base, "path/to/this/folder")`;
+/** transformers' processors of images need torchvision, and SmolVLM's num2words. */
+const loadReader = (readsImages: boolean) =>
+  readsImages
+    ? `processor = AutoProcessor.from_pretrained("path/to/this/folder")  # requires torchvision; SmolVLM also num2words`
+    : `tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")`;
 
-const loadMerged = `from transformers import AutoModelForCausalLM, AutoTokenizer
+const loadAdapter = (base: string, readsImages: boolean) => `from peft import PeftModel
+from transformers import ${classOf(readsImages)}, ${readerOf(readsImages)}
 
-model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")`;
+base = ${classOf(readsImages)}.from_pretrained(${JSON.stringify(base)})
+model = PeftModel.from_pretrained(base, "path/to/this/folder")
+${loadReader(readsImages)}`;
+
+const loadMerged = (readsImages: boolean) => `from transformers import ${classOf(readsImages)}, ${readerOf(readsImages)}
+
+model = ${classOf(readsImages)}.from_pretrained("path/to/this/folder")
+${loadReader(readsImages)}`;
 
 function settings({ model, training, data, rllm, rollout_engine }: Config): string {
   const parts = (["attn", "mlp", "unembed"] as const).filter((part) => model[`train_${part}`]);

@@ -5,7 +5,7 @@
 import { existsSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { stringify } from "yaml";
-import { composeHydraSettings, prepareComposition } from "../config/compose.ts";
+import { composeHydraSettings } from "../config/compose.ts";
 import { expandSweep } from "../config/hydra/expand-sweep.ts";
 import { isMistake, parseOverride } from "../config/hydra/parse-override.ts";
 import { searchPath } from "../config/hydra/search-path.ts";
@@ -62,7 +62,6 @@ export async function multirun(script: string, overrides: string[], options: Mul
     });
   }
   const willTrain = options.cfg === undefined && !options.dryRun;
-  for (const set of willTrain ? sets : []) await prepareComposition({ ...search, files, overrides: set });
   const [settings] = sets.map((set) => composeHydraSettings({ ...search, files, overrides: set }));
   const runs = sets.map((set) => ({
     set,
@@ -70,12 +69,13 @@ export async function multirun(script: string, overrides: string[], options: Mul
   }));
   const title = (index: number) => `run ${index + 1} of ${runs.length}: ${runs[index]?.varying.join(" ")}`;
   if (!willTrain) {
+    let first = 0;
     for (const [index, { set }] of runs.entries()) {
       process.stdout.write(`${index > 0 ? "---\n" : ""}# ${title(index)}\n`);
       const exitCode = await start(script, set, options);
-      if (exitCode !== 0) return exitCode;
+      first ||= exitCode;
     }
-    return 0;
+    return first;
   }
 
   const root = sweepFolder(settings?.sweepDir?.value as string | undefined);

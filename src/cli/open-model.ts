@@ -8,6 +8,7 @@ import { openChat } from "../chat/open-chat.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { visionOf } from "../rollout/vision.ts";
 import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";
+import { imageFetching } from "../trainer/opening/image-fetching.ts";
 import { showStatus } from "./show-status.ts";
 
 export interface OpenModel {
@@ -35,7 +36,14 @@ export async function openModel(
       await sampler.load(await learner.loadState(join(checkpoint.folder, "policy"), { optimizer: false }));
     const chat = openChat(engine.model.directory, config, warn);
     const { name, maxLength } = engine.model;
-    return { sampler, chat, vision: visionOf(engine), name, maxLength, close: () => engine.close() };
+    return {
+      sampler,
+      chat,
+      vision: visionOf(engine, imageFetching(config, warn)),
+      name,
+      maxLength,
+      close: () => engine.close(),
+    };
   } catch (error) {
     await engine.close();
     throw error;

@@ -43,3 +43,19 @@ test.each([
   expect(await runCommandLine(["train", join(folder, "train.ts"), "--dry-run"])).toBe(0);
   expect(output.mock.calls.join("\n").match(/^# .* steps/gm)).toHaveLength(1);
 });
+
+test.each([
+  ["config", "--explain", "training.best_metric"],
+  ["train", "--explain", "training.best_metric"],
+])("hone %s SCRIPT explains a key with the settings of the script, and runs nothing", async (command, ...words) => {
+  vi.mocked(importModule).mockImplementation(async () => ({
+    default: { ...experiment, config: { training: { best_metric: "val/rows/pass@1" } } },
+  }));
+  using output = vi.spyOn(process.stdout, "write").mockReturnValue(true);
+  using _errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+  expect(await runCommandLine([command, join(folder, "train.ts"), ...words])).toBe(0);
+  const text = output.mock.calls.join("\n");
+  expect(text).toContain('training.best_metric = "val/rows/pass@1"');
+  expect(text).toContain("origin: the script's config");
+  expect(text).toContain("none on local: it requires a validation dataset in the script");
+});

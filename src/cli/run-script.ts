@@ -60,7 +60,7 @@ const ported = (script: string) => `write a file such as train.ts, and keep an a
     workflow: commandAgent({ command: ["python", ${JSON.stringify(script)}] }), // prints its reward last
   });`;
 
-const isScript = (name: string) => /\.m?[jt]sx?$/.test(name);
+export const isScript = (name: string) => /\.m?[jt]sx?$/.test(name);
 
 function scriptsIn(folder: string): string[] {
   try {

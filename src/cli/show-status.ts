@@ -1,6 +1,7 @@
 /** Shows the progress of a slow start on standard error: one redrawn line on a terminal, else plain lines. */
 
 import { printable } from "../printable.ts";
+import { cutText } from "../text-width.ts";
 
 export function showStatus(): { say(text: string): void; end(): void } {
   const live = process.stderr.isTTY === true;
@@ -12,7 +13,9 @@ export function showStatus(): { say(text: string): void; end(): void } {
       if (text === last) return;
       last = text;
       shown = true;
-      process.stderr.write(live ? `\r\x1b[2K${text}` : `${text}\n`);
+      process.stderr.write(
+        live ? `\r\x1b[2K${cutText(text, Math.max(20, (process.stderr.columns || 80) - 1))}` : `${text}\n`,
+      );
     },
     end() {
       if (live && shown) process.stderr.write("\r\x1b[2K");

@@ -12,9 +12,12 @@ export function spawnWithParent(args: readonly string[]): ChildProcess {
   });
 }
 
+/** In the child: whether this process ends after its parent. */
+export const isBesideParent = (): boolean => process.env[marker] !== undefined && process.channel !== undefined;
+
 /** In the child: asks this process to stop, as SIGTERM does, when the channel to its parent closes. */
 export function stopWithParent(): void {
-  if (process.env[marker] === undefined || process.channel === undefined) return;
+  if (!isBesideParent()) return;
   process.once("disconnect", () => process.kill(process.pid, "SIGTERM"));
-  process.channel.unref();
+  process.channel?.unref();
 }

@@ -39,7 +39,7 @@ export async function viewInTerminal(run: string, flags: TextFlags): Promise<voi
 }
 
 function plainRows(content: BrowserContent, flags: TextFlags): Row[] {
-  const width = process.stdout.columns ?? 100;
+  const width = process.stdout.columns || 100;
   const { files, fileRow } = content;
   if (flags.step === undefined && flags.episode === undefined) {
     if (flags.filter === undefined) return [...content.head(width), ...files.map(fileRow)];
@@ -92,7 +92,7 @@ async function browse(content: BrowserContent): Promise<void> {
   const { stdin, stdout } = process;
   const colors = wantsColors(process.stdout);
   let state = openState(content);
-  const size = () => ({ columns: stdout.columns ?? 80, rows: stdout.rows ?? 24 });
+  const size = () => ({ columns: stdout.columns || 80, rows: stdout.rows || 24 });
   const show = () =>
     stdout.write(
       `\x1b[H${draw(state, content, size())

@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { createHash } from "node:crypto";
+import { once } from "node:events";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -14,9 +15,21 @@ const project = fileURLToPath(new URL("../..", import.meta.url));
 const root = temporaryFolder("view-e2e");
 const run = join(root, "toy");
 
-function hone(...args: string[]): { child: ChildProcess; output: () => string; ended: Promise<number | null> } {
-  const env = { ...process.env, XDG_CACHE_HOME: join(root, "cache") };
-  const child = spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", "view", ...args], { cwd: project, env });
+/** @param beside starts it as `hone train --view` does */
+function hone(
+  args: readonly string[],
+  { beside = false } = {},
+): { child: ChildProcess; output: () => string; ended: Promise<number | null> } {
+  const env = {
+    ...process.env,
+    XDG_CACHE_HOME: join(root, "cache"),
+    ...(beside ? { HONE_STOP_WITH_PARENT: "1" } : {}),
+  };
+  const child = spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", "view", ...args], {
+    cwd: project,
+    env,
+    stdio: ["ignore", "pipe", "pipe", beside ? "ipc" : "ignore"],
+  });
   let output = "";
   for (const stream of [child.stdout!, child.stderr!]) stream.on("data", (text) => (output += String(text)));
   return { child, output: () => output, ended: new Promise((resolve) => child.once("close", resolve)) };
@@ -47,26 +60,30 @@ async function get<Answer>(url: string): Promise<Answer> {
   return (await response.json()) as Answer;
 }
 
-test("a viewer that is killed while it indexes goes on where it was; the run folder never changes", async () => {
+test("a viewer that is killed while it indexes goes on where it was, and beside a run it survives Ctrl-C", async () => {
   generateRun(run, { steps: 60, tasks: 16, rollouts: 8, tokens: 100 });
   const before = checksums();
   const random = uniforms(7);
   for (let kill = 0; kill < 3; kill++) {
-    const viewer = hone(run, "--no-open", "--port", "0");
+    const viewer = hone([run, "--no-open", "--port", "0"]);
     const url = await urlOf(viewer);
     void get(`${url}api/runs/toy`).catch(() => {});
     await sleep(100 + 400 * random());
     viewer.child.kill("SIGKILL");
     await viewer.ended;
   }
-  const viewer = hone(run, "--no-open", "--port", "0");
+  const viewer = hone([run, "--no-open", "--port", "0"], { beside: true });
   const url = await urlOf(viewer);
   while ((await get<RunDetail>(`${url}api/runs/toy`)).indexing !== undefined) await sleep(50);
   const { total } = await get<EpisodeList>(`${url}api/runs/toy/episodes?filter=role%3Dsolver`);
   expect(total).toBe(60 * 16 * 8);
   expect((await get<EpisodeList>(`${url}api/runs/toy/episodes?filter=text~%22question+3%22`)).total).toBe(60 * 8);
-  viewer.child.kill("SIGTERM");
-  expect(await viewer.ended).toBe(0);
+  expect(viewer.output()).toContain("Ctrl-C stops the run after its step; the viewer ends with the run");
+  viewer.child.kill("SIGINT");
+  expect((await get<RunDetail>(`${url}api/runs/toy`)).step).toBe(60);
+  const exit = once(viewer.child, "exit");
+  viewer.child.disconnect();
+  expect(await exit).toEqual([0, null]);
   expect(checksums()).toEqual(before);
 });
 
@@ -77,13 +94,13 @@ test.each([
   [["--text", "--port", "1"], 2, "--port has no effect"],
   [["--filter", "reward<1", "--no-open"], 2, "--filter requires"],
 ])("hone view %j", async (args, code, text) => {
-  const { output, ended } = hone(run, ...args);
+  const { output, ended } = hone([run, ...args]);
   expect(await ended).toBe(code);
   expect(output()).toContain(text);
 });
 
 test("a folder without a run", async () => {
-  const { output, ended } = hone(join(root, "nothing"), "--no-open");
+  const { output, ended } = hone([join(root, "nothing"), "--no-open"]);
   expect(await ended).toBe(2);
   expect(output()).toContain("neither a run folder nor a folder of runs");
 });

@@ -210,3 +210,9 @@ test.each<[string[], NamedParts<Row> & { workflow?: Workflow<Row> }, string]>([
 ])("%j together with settings that it does not read is refused", async (overrides, parts, message) => {
   await expect(run(overrides, parts)).rejects.toThrow(message);
 });
+
+test("rllm.workflow.use_workflow=true runs the script's own workflow, as in rLLM", async () => {
+  const { counts, workflow } = crowd();
+  await run(["rllm.workflow.use_workflow=true"], { workflow });
+  expect(counts.most).toBeGreaterThan(0);
+});

@@ -3,6 +3,7 @@ import type { NamedParts } from "../agents/named/parts.ts";
 import type { Workflow } from "../agents/types.ts";
 import type { AdvantageEstimator } from "../algorithms/estimators/estimator.ts";
 import type { CustomLoss } from "../algorithms/policy-loss/custom-loss.ts";
+import type { ScriptFacts } from "../backends/rule.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import type { Dataset } from "../data/types.ts";
 
@@ -23,6 +24,14 @@ export interface Experiment<Row> extends NamedParts<Row> {
   close?(): void | Promise<void>;
   /** What to try next, printed at the end of the run. */
   next?: string;
+}
+
+/** What rules about settings read of an experiment. */
+export function scriptFacts(
+  experiment: Pick<Experiment<unknown>, "estimators" | "losses" | "validation">,
+): ScriptFacts {
+  const { estimators = {}, losses = {}, validation } = experiment;
+  return { estimators, losses, hasValidation: validation !== undefined };
 }
 
 /**

@@ -3,8 +3,9 @@
  * before it imports the script. They are on `globalThis` so that two copies of the package share them.
  */
 import type { Engine } from "../backends/engine.ts";
+import type { ScriptFacts } from "../backends/rule.ts";
 import type { Chat } from "../chat/types.ts";
-import type { ConfigSources } from "../config/compose.ts";
+import type { ComposedConfig, ConfigSources } from "../config/compose.ts";
 import type { ConfigWarning } from "../config/warnings.ts";
 
 export interface EvaluationRequest {
@@ -35,8 +36,8 @@ export interface Launch {
   onBegin?: (folder: string) => void;
   /** Print the plan and stop before anything starts. */
   dryRun?: boolean;
-  /** Print only the configuration, with its references or with their values, and stop. */
-  printConfig?: "written" | "resolved";
+  /** Called with the configuration and what is known of the script, instead of running. */
+  inspect?: (composed: ComposedConfig, script: ScriptFacts) => void;
 }
 
 export interface TrainOptions extends Launch {

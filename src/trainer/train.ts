@@ -3,21 +3,23 @@
 import { relative } from "node:path";
 import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
 import { capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
-import { type ComposedConfig, type ConfigSources, composeConfig, prepareComposition } from "../config/compose.ts";
+import { type ComposedConfig, type ConfigSources, composeConfig } from "../config/compose.ts";
 import { warningLine } from "../config/warnings.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
 import { UserError } from "../errors.ts";
-import { checkSettings, unsupportedSettings } from "../support/check-support.ts";
+import { checkSettings, requireValues } from "../support/check-support.ts";
 import type { RunEvent, StepMetrics } from "../tracking/events.ts";
 import { formatNumber } from "../tracking/numbers.ts";
 import { runAsyncLoop } from "./async-loop.ts";
 import { bestCheckpoint } from "./checkpoints/checkpoints.ts";
 import { savedConfigFile } from "./checkpoints/open-checkpoint.ts";
+import { requireCheckpoint, resumeOptions } from "./checkpoints/restore.ts";
 import { evaluate, type Measurement } from "./evaluation/evaluate.ts";
-import type { Experiment } from "./experiment.ts";
+import { type Experiment, scriptFacts } from "./experiment.ts";
 import { type TrainOptions, takeLaunch, withLaunch } from "./launch.ts";
 import { runLoop } from "./loop.ts";
 import { checkExperiment } from "./opening/check-experiment.ts";
+import { checkRunGateway } from "./opening/open-gateway.ts";
 import { openRun } from "./opening/open-run.ts";
 import { planOf, requireFeasible } from "./recipe/plan.ts";
 import { compileRecipe, type Recipe } from "./recipe/recipe.ts";
@@ -60,8 +62,11 @@ export async function train<Row>(experiment: Experiment<Row>, options: TrainOpti
 }
 
 async function runExperiment(experiment: Experiment<unknown>, options: TrainOptions): Promise<RunSummary> {
-  if (!options.dryRun && options.printConfig === undefined) await prepareComposition(sourcesOf(experiment, options));
   const nothing: RunSummary = { exitCode: 0, folder: null, step: 0, history: [], validation: {} };
+  if (options.inspect) {
+    options.inspect(compose(experiment, options), scriptFacts(experiment));
+    return nothing;
+  }
   if (typeof options.evaluate === "object") {
     const { folder, validation } = await evaluate(options.evaluate, (candidate) =>
       prepareMeasurement(experiment, { ...options, ...candidate }),
@@ -69,28 +74,17 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
     return { ...nothing, folder, validation };
   }
   const composed = compose(experiment, options);
-  if (options.printConfig !== undefined) {
-    for (const warning of composed.warnings) process.stderr.write(`${warningLine(warning)}\n`);
-    const unresolved = options.printConfig === "written";
-    process.stdout.write(toYaml(unresolved ? composed.unresolved : composed.stored, new Map(), { unresolved: true }));
-    return nothing;
-  }
-  const isRefused = check(experiment, composed, options);
-  if (options.dryRun) {
-    const { plan, warnings } = dryRun(experiment, composed, { ...options, isRefused });
-    for (const text of warnings) process.stderr.write(`warning: ${text}\n`);
-    process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true })}\n# ${plan.arithmetic}\n`);
-    return nothing;
-  }
+  if (options.dryRun) return { ...nothing, exitCode: await dryRun(experiment, composed, options) };
   const recovery = createRecovery();
-  let attempted = compile(experiment, composed, options);
+  let attempted = await check(experiment, composed, options);
   for (;;) {
     const opening = { ...attempted, options, recovery };
     const summary = await withRun(experiment, opening, (run) => trainRun(run, experiment.next));
     if (summary) return summary;
     // Its warnings were reported with the first attempt.
     const overrides = [...(options.overrides ?? []), ...recovery.overrides()];
-    attempted = compile(experiment, compose(experiment, { ...options, overrides }), options);
+    const again = settingsOf(experiment, compose(experiment, { ...options, overrides }), options).composed;
+    attempted = { composed: again, recipe: compile(experiment, again, options) };
   }
 }
 
@@ -116,15 +110,13 @@ async function trainRun(run: Run, next: string | undefined): Promise<RunSummary>
 }
 
 /** Composes and checks the settings now, and measures later. */
-function prepareMeasurement(
+async function prepareMeasurement(
   experiment: Experiment<unknown>,
   options: TrainOptions & { settings?: string },
-): Measurement {
-  const composed = compose(experiment, options);
-  check(experiment, composed, options);
-  const checked = compile(experiment, composed, options);
+): Promise<Measurement> {
+  const checked = await check(experiment, compose(experiment, options), options);
   return {
-    config: composed.config,
+    config: checked.composed.config,
     async measure(results, step) {
       const opening = { ...checked, options: { ...options, results }, recovery: undefined };
       const measured = await withRun(experiment, opening, async (run) => {
@@ -138,55 +130,71 @@ function prepareMeasurement(
   };
 }
 
-/**
- * Refuses what cannot work, and reports what has no effect.
- * @returns whether a dry run has a setting that would be refused
- */
-function check(experiment: Experiment<unknown>, composed: ComposedConfig, options: TrainOptions): boolean {
-  const { engine, dryRun = false } = options;
-  const { estimators = {}, losses = {} } = experiment;
-  const facts = {
-    capabilities: engine?.engine.capabilities,
-    registered: {
-      "rllm.algorithm.adv_estimator": Object.keys(estimators),
-      "rllm.algorithm.loss_fn": Object.keys(losses),
-    },
-  };
-  const warnings = checkSettings(composed, { ...facts, dryRun });
-  if (!dryRun) {
-    if (engine === undefined) requireBackend(composed.config);
-    requireFeasible(composed.config);
-  }
-  for (const note of dryRun ? composed.notes : []) process.stderr.write(`note: ${note}\n`);
-  for (const warning of warnings) process.stderr.write(`${warningLine(warning)}\n`);
-  return dryRun && unsupportedSettings(composed, facts).some(({ isRefused }) => isRefused);
-}
-
-function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { engine }: TrainOptions): Checked {
-  const capabilities = engine?.engine.capabilities ?? capabilitiesOf(composed.config);
-  return { composed, recipe: compileRecipe(composed, capabilities, experiment) };
-}
-
-/** The plan of a dry run, and why a run would stop if that is not known so far. */
-function dryRun(
-  experiment: Experiment<unknown>,
-  composed: ComposedConfig,
-  options: TrainOptions & { isRefused: boolean },
-): Pick<Recipe, "plan" | "warnings"> {
-  const { config } = composed;
-  const plan = planOf(experiment, config);
-  if (options.isRefused) return { plan, warnings: [] };
-  try {
-    return compile(experiment, composed, options).recipe;
-  } catch (error) {
-    if (!(error instanceof UserError)) throw error;
-    return { plan, warnings: [`${error.message}; a run would stop here`] };
-  }
-}
-
 interface Checked {
   composed: ComposedConfig;
   recipe: Recipe;
+}
+
+/** Refuses what cannot work, and reports what has no effect. */
+async function check(experiment: Experiment<unknown>, given: ComposedConfig, options: TrainOptions): Promise<Checked> {
+  const { composed, warnings } = settingsOf(experiment, given, options);
+  for (const requirement of requirements(experiment, composed, options)) await requirement();
+  const recipe = compile(experiment, composed, options);
+  for (const warning of warnings) process.stderr.write(`${warningLine(warning)}\n`);
+  return { composed, recipe };
+}
+
+/**
+ * Prints the configuration, the size of the run, and every reason why a run would stop.
+ * @returns the exit code: that of a run that stops because of its settings, or 0
+ */
+async function dryRun(experiment: Experiment<unknown>, given: ComposedConfig, options: TrainOptions): Promise<number> {
+  const { composed, warnings, isRefused } = settingsOf(experiment, given, options);
+  const lines = [...composed.notes.map((note) => `note: ${note}`), ...warnings.map(warningLine)];
+  let exitCode = isRefused ? 2 : 0;
+  const compiles = () => {
+    for (const text of compile(experiment, composed, options).warnings) lines.push(`warning: ${text}`);
+  };
+  for (const requirement of [...requirements(experiment, composed, options), ...(isRefused ? [] : [compiles])]) {
+    try {
+      await requirement();
+    } catch (error) {
+      if (!(error instanceof UserError)) throw error;
+      lines.push(`warning: ${error.message}; a run would stop here`);
+      exitCode = error.exitCode;
+    }
+  }
+  for (const line of lines) process.stderr.write(`${line}\n`);
+  const plan = planOf(experiment, composed.config);
+  process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true })}\n# ${plan.arithmetic}\n`);
+  return exitCode;
+}
+
+const settingsOf = (
+  experiment: Experiment<unknown>,
+  composed: ComposedConfig,
+  { engine, dryRun = false }: TrainOptions,
+) => checkSettings(composed, { capabilities: engine?.engine.capabilities, script: scriptFacts(experiment), dryRun });
+
+/** What a run requires besides settings that fit together. */
+function requirements(
+  experiment: Experiment<unknown>,
+  composed: ComposedConfig,
+  { engine, checkpoint, dryRun }: TrainOptions,
+): (() => unknown)[] {
+  const { config } = composed;
+  return [
+    () => dryRun && requireValues(composed),
+    () => engine ?? requireBackend(composed),
+    () => requireFeasible(config),
+    () => checkRunGateway(config),
+    () => resolveWorkflow(experiment, config.rllm),
+    () => requireCheckpoint(resumeOptions(config), checkpoint),
+  ];
+}
+
+function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { engine }: TrainOptions): Recipe {
+  return compileRecipe(composed, engine?.engine.capabilities ?? capabilitiesOf(composed.config), experiment);
 }
 
 interface Opening extends Checked {

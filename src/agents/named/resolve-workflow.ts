@@ -26,7 +26,8 @@ export async function resolveWorkflow<Row>(
   if (parts.workflow) {
     refuseUnread(rllm, {
       because: "the script defines its own workflow",
-      settings: allSettings,
+      // rLLM's scripts set it beside a workflow of their own.
+      settings: allSettings.filter((key) => key !== "rllm.workflow.use_workflow"),
       hint:
         rllm.reward.remote_url.length > 0
           ? "grade with remoteReward({ url }) in the script"

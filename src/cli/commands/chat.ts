@@ -13,7 +13,7 @@ import type { Origin } from "../../config/tree/origin.ts";
 import { HoneError, RunError, UserError } from "../../errors.ts";
 import { printableLines } from "../../printable.ts";
 import { openCheckpoint } from "../../trainer/checkpoints/open-checkpoint.ts";
-import { prepareSupported } from "../compose-supported.ts";
+import { composeSupported } from "../compose-supported.ts";
 import { openModel } from "../open-model.ts";
 import { checkpoint, overrides } from "../options.ts";
 
@@ -49,7 +49,7 @@ Examples:
 
 async function chatCommand(overrides: string[], flags: ChatFlags): Promise<void> {
   const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
-  const composed = await prepareSupported(overrides, checkpoint);
+  const composed = composeSupported(overrides, checkpoint);
   const { config } = composed;
   const { name, close, ...model } = await openModel(composed, checkpoint, (line) => process.stderr.write(`${line}\n`));
   try {

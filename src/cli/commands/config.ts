@@ -1,15 +1,13 @@
 /** `hone config`: prints the composed configuration, explains its keys, compares two configurations. */
 import { existsSync, statSync } from "node:fs";
 import type { Command } from "commander";
-import { type ComposedConfig, type ConfigSources, composeConfig } from "../../config/compose.ts";
-import { shownTree } from "../../config/secrets/without-secrets.ts";
-import { toYaml } from "../../config/yaml/to-yaml.ts";
+import { type ConfigSources, composeConfig } from "../../config/compose.ts";
 import { UserError } from "../../errors.ts";
-import type { ExplainedKey } from "../../support/explain.ts";
 import { savedConfigFile } from "../../trainer/checkpoints/open-checkpoint.ts";
-import { configFiles, format, overrides, strict } from "../options.ts";
-import { printWarnings } from "../print-warnings.ts";
-import { wrapped } from "../wrapped.ts";
+import type { Launch } from "../../trainer/launch.ts";
+import { configFiles, format, strict } from "../options.ts";
+import { type Form, printConfig, printJson } from "../print-config.ts";
+import { isScript, runScript } from "../run-script.ts";
 
 interface ConfigFlags {
   config?: string[];
@@ -17,11 +15,9 @@ interface ConfigFlags {
   explain?: string | true;
 }
 
-type Form = "yaml" | "json";
-
 export function register(config: Command): void {
   config
-    .argument(...overrides)
+    .argument("[words...]", "an experiment's script, whose settings apply, and Hydra overrides, e.g. rllm.rollout.n=8")
     .addOption(configFiles())
     .addOption(format())
     .option("--explain [key]", "print each value with its type, meaning, origin and effect on the backend")
@@ -79,14 +75,17 @@ one per line:
   warning[conflict]           two names of one key were set to different values;
                               the line says which one wins
   warning[coerced]            a value was changed because of another one
-  warning[unsupported]        the backend does not support a setting; a run
-                              would stop here
+  warning[invalid]            settings contradict each other; a run would stop
+                              here
+  warning[unsupported]        the backend or the machine does not support a
+                              setting; a run would stop here
   warning[no_effect]          a setting has no effect without another one
 
 Examples:
   hone config
   hone config training.learning_rate=1e-4 --format json
   hone config --explain training.learning_rate
+  hone config ./train.ts --explain rllm.algorithm.eps_clip
   hone config rllm/backend=verl rllm.algorithm.kl_beta=0.01 \\
     --explain actor_rollout_ref.actor.use_kl_loss
   hone config diff runs/latest "rllm/backend=tinker"
@@ -94,11 +93,17 @@ Examples:
   hone config lightrft --pretrain ./my-model --train_batch_size 64 \\
     --rollout_batch_size 16 > train.yaml`;
 
-async function configCommand(overrides: string[], { config: files = [], format, explain }: ConfigFlags): Promise<void> {
-  // In `--explain training.lr=1e-4` the parser takes the override as the option's value.
-  const isOverride = typeof explain === "string" && explain.includes("=");
-  const composed = composeConfig({ files, overrides: isOverride ? [explain, ...overrides] : overrides });
-  await print(composed, format, isOverride ? true : explain);
+async function configCommand(words: string[], { config: files = [], format, explain }: ConfigFlags): Promise<void> {
+  // In `--explain training.lr=1e-4` or `--explain ./train.ts` the parser takes the next word as the option's value.
+  const isWord = typeof explain === "string" && (explain.includes("=") || isScript(explain));
+  const [asked, given] = isWord ? [true as const, [explain, ...words]] : [explain, words];
+  const scripts = given.filter((word) => !word.includes("=") && isScript(word));
+  const overrides = given.filter((word) => !scripts.includes(word));
+  if (scripts.length > 1) throw new UserError(`hone config takes one script, not ${scripts.join(" and ")}`);
+  const [script] = scripts;
+  if (script === undefined) return printConfig(composeConfig({ files, overrides }), format, asked);
+  const inspect: Launch["inspect"] = (composed, facts) => printConfig(composed, format, asked, facts);
+  await runScript(script, { files, overrides, inspect });
 }
 
 /** `hone config lightrft`: prints LightRFT's flags as a configuration file. */
@@ -108,7 +113,7 @@ async function lightRftCommand(words: string[], flags: { format: Form; strict?: 
   if (command.script !== undefined) {
     throw new UserError(`${command.script}: hone config lightrft takes flags, not a script`);
   }
-  await print(composeLightRft(command), flags.format);
+  printConfig(composeLightRft(command), flags.format);
 }
 
 async function schemaCommand(): Promise<void> {
@@ -134,32 +139,4 @@ function sourcesOf(word: string): ConfigSources {
   if (existsSync(word)) return { files: [statSync(word).isDirectory() ? savedConfigFile(word) : word] };
   if (/[=~]/.test(word)) return { overrides: word.trim().split(/\s+/) };
   throw new UserError(`${word} is neither a file, a run folder nor an override`, { hint: "an override is key=value" });
-}
-
-function printJson(value: unknown): void {
-  process.stdout.write(`${JSON.stringify(value, null, 2)}\n`);
-}
-
-async function print(composed: ComposedConfig, format: Form, explained?: string | true): Promise<void> {
-  printWarnings(composed);
-  for (const note of composed.notes) process.stderr.write(`note: ${note}\n`);
-  if (explained !== undefined) {
-    const { explainConfig } = await import("../../support/explain.ts");
-    const keys = explainConfig(composed, explained === true ? undefined : explained);
-    if (format === "json") printJson(keys);
-    else process.stdout.write(`${keys.map(explanation).join("\n\n")}\n`);
-  } else if (format === "json") printJson(shownTree(composed.tree, composed.masks));
-  else process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true }).trimEnd()}\n`);
-}
-
-function explanation({ key, value, originText, type, description, effect, note, ...rest }: ExplainedKey): string {
-  const fallback = "default" in rest ? `, default ${JSON.stringify(rest.default)}` : "";
-  return [
-    `${key} = ${JSON.stringify(value)}`,
-    `  ${wrapped(description, 2)}`,
-    `  type:   ${wrapped(type + fallback, 10)}`,
-    `  origin: ${wrapped(originText, 10)}`,
-    `  effect: ${wrapped(effect, 10)}`,
-    ...(note === undefined ? [] : [`  note:   ${wrapped(note, 10)}`]),
-  ].join("\n");
 }

@@ -13,8 +13,7 @@ import { outColors } from "../../colors.ts";
 import { concatenate } from "../../concatenate.ts";
 import type { Config } from "../../config/schema.ts";
 import { formatBytes } from "../../files/durable-files.ts";
-import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
-import { installedPython } from "../../python/find.ts";
+import { hasNvidiaGpu, installedPython } from "../../python/find.ts";
 import { describeIsolation, openSandbox } from "../../rewards/sandbox/index.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import { composeSupported } from "../compose-supported.ts";
@@ -143,7 +142,7 @@ async function trainOnce(engine: Engine, config: Config, report: Report): Promis
   const allowed = engine.model.dtype === "float32" ? 1e-3 : 0.1;
   report(
     "agreement",
-    `sampler and learner differ by ${mismatch.toExponential(1)} nats per token; ${allowed} is allowed`,
+    `sampler and learner differ by ${mismatch.toExponential(1)} nats per token: they round in another order; ${allowed} is allowed in ${engine.model.dtype}`,
     mismatch <= allowed,
     "add local.dtype=float32; if the difference remains, please report it with the model's name",
   );

@@ -59,19 +59,22 @@ async function exportCommand(path: string, folder: string, { as }: { as: Form })
 
 /** Writes weights, tokenizer and model card. The folder appears only when it is complete. */
 async function exportWhole(folder: string, as: Form, learner: Learner, model: string, checkpoint: OpenCheckpoint) {
+  const { processor } = checkpoint.config.model;
   const partial = temporaryName(folder);
   try {
     await learner.export(partial, as);
-    for (const name of readdirSync(model).filter((one) => tokenizerFile.test(one))) {
-      const copy = join(partial, name);
-      if (!existsSync(copy)) writeFileSync(copy, readFileSync(join(model, name)));
-    }
+    // The run's own image processor replaces the model's. From the hub, only the worker has its files.
+    const own = processor !== null && existsSync(processor) ? processor : model;
+    for (const name of readdirSync(partial).filter((one) => processorFile.test(one))) rmSync(join(partial, name));
+    copyMissing(own, partial, processorFile);
+    copyMissing(model, partial, tokenizerFile);
     const { config, step } = checkpoint;
     const base = baseModel(config.model.name);
     if (as === "adapter" && base.id !== undefined) nameBase(join(partial, "adapter_config.json"), base.id);
     const run = dirname(dirname(checkpoint.folder));
     const until = (kind: "step" | "validation") => readMetrics(run, kind).filter((one) => one.step <= step);
-    const facts = { as, base, config, step, steps: until("step"), validations: until("validation") };
+    const readsImages = hasVisionPart(model);
+    const facts = { as, base, readsImages, config, step, steps: until("step"), validations: until("validation") };
     writeFileSync(join(partial, "README.md"), modelCard(facts));
     renameSync(partial, folder);
   } finally {
@@ -81,6 +84,20 @@ async function exportWhole(folder: string, as: Form, learner: Learner, model: st
 
 const tokenizerFile =
   /^(tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt|chat_template.*)$/;
+
+function hasVisionPart(model: string): boolean {
+  const file = join(model, "config.json");
+  return existsSync(file) && Object.hasOwn(JSON.parse(readFileSync(file, "utf8")) as object, "vision_config");
+}
+
+const processorFile = /^(\w+_)?processor_config\.json$/;
+
+function copyMissing(from: string, to: string, names: RegExp): void {
+  for (const name of readdirSync(from).filter((one) => names.test(one))) {
+    const copy = join(to, name);
+    if (!existsSync(copy)) writeFileSync(copy, readFileSync(join(from, name)));
+  }
+}
 
 /** Replaces the path that the worker loaded, which does not exist on another machine. */
 function nameBase(file: string, id: string): void {

@@ -12,7 +12,7 @@ import { maskUrls } from "../../mask-urls.ts";
 import { printable } from "../../printable.ts";
 import { openCheckpoint } from "../../trainer/checkpoints/open-checkpoint.ts";
 import { checkRunGateway, openRunGateway } from "../../trainer/opening/open-gateway.ts";
-import { prepareSupported } from "../compose-supported.ts";
+import { composeSupported } from "../compose-supported.ts";
 import { type OpenModel, openModel } from "../open-model.ts";
 import { checkpoint, overrides } from "../options.ts";
 import { untilSignal } from "../until-signal.ts";
@@ -22,6 +22,7 @@ interface GatewayFlags {
   upstream?: string[];
   upstreamKind?: "vllm" | "sglang";
   upstreamModel?: string;
+  imageHosts?: string[];
 }
 
 export function register(command: Command): void {
@@ -37,6 +38,10 @@ export function register(command: Command): void {
       new Option("--upstream-kind <kind>", "the server's software (default: vllm)").choices(["vllm", "sglang"]),
     )
     .option("--upstream-model <name>", "the model's name at the inference server")
+    .option(
+      "--image-hosts <host...>",
+      "fetch images from these hosts if a client sends their address; the same as rllm.gateway.image_hosts",
+    )
     .addHelpText("after", help)
     .action(gatewayCommand);
 }
@@ -60,12 +65,13 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   requireUpstream(flags, "--upstream-kind", flags.upstreamKind);
   requireUpstream(flags, "--upstream-model", flags.upstreamModel);
   const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
-  const composed = await prepareSupported(overrides, checkpoint);
+  const composed = composeSupported(overrides, checkpoint);
   const { config } = composed;
   // Agents must know the port, since Hone does not start them here.
   config.rllm.sdk.proxy.mode = "external";
+  if (flags.imageHosts !== undefined) config.rllm.gateway.image_hosts = flags.imageHosts;
   checkRunGateway(config);
-  const { sampler, chat, vision, name, close } =
+  const { sampler, chat, vision, name, maxLength, close } =
     flags.upstream !== undefined ? openUpstream(config, flags) : await openModel(composed, checkpoint, warn);
   try {
     const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.val;
@@ -85,7 +91,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
           vision,
           defaults: { temperature, topP, topK, minP },
           seed: config.rllm.trainer.seed,
-          limits: { maxPromptLength, maxResponseLength },
+          limits: { maxPromptLength, maxResponseLength, contextWindow: maxLength ?? Number.POSITIVE_INFINITY },
         }),
       },
     });
@@ -105,7 +111,7 @@ function requireUpstream({ upstream }: GatewayFlags, flag: string, value: string
   throw new UserError(`${flag} ${value} requires --upstream`, { hint: "add --upstream http://127.0.0.1:8000" });
 }
 
-function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "maxLength"> {
+function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "maxLength"> & { maxLength: undefined } {
   const { upstream: urls = [], upstreamKind: kind = "vllm", upstreamModel: model } = flags;
   for (const url of urls) {
     if (/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) continue;
@@ -120,5 +126,12 @@ function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "max
   const apiKey = serverKey(config);
   const sampler = serverSampler({ url: urls, kind, onNote: warn, model, apiKey });
   const vision = "hone gateway does not send images to inference servers so far";
-  return { sampler, chat: openChat(name, config, warn), vision, name: model ?? name, close: sampler.close };
+  return {
+    sampler,
+    chat: openChat(name, config, warn),
+    vision,
+    name: model ?? name,
+    maxLength: undefined,
+    close: sampler.close,
+  };
 }

@@ -55,7 +55,7 @@ async function lightRftCommand(words: readonly string[], { dryRun = false, stric
     });
   }
   const composed = composeLightRft(command);
-  printWarnings(composed);
+  if (printWarnings(composed)) process.exitCode = 2;
   process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true }).trimEnd()}\n`);
 }
 

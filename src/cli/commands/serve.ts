@@ -7,6 +7,7 @@ import { openLocalEngine } from "../../backends/local/engine.ts";
 import type { LocalEngineOptions } from "../../backends/local/options.ts";
 import { outColors } from "../../colors.ts";
 import { UserError } from "../../errors.ts";
+import { addressRules } from "../../images/address-rules.ts";
 import { memoryStore } from "../../images/media-store.ts";
 import { withFlags } from "../../server/flag-names.ts";
 import { namesOf, readServedModel } from "../../server/models/base-models.ts";
@@ -30,6 +31,7 @@ interface ServeFlags {
   maxIdleModels: number;
   sessionMinutes: number;
   gapSeconds: number;
+  imageHosts: string[];
 }
 
 export function register(command: Command): void {
@@ -57,6 +59,11 @@ export function register(command: Command): void {
       60,
     )
     .option("--gap-seconds <number>", "wait this long for a missing training request, then skip it", wholeNumber(1), 30)
+    .option(
+      "--image-hosts <host...>",
+      "fetch images from these hosts if a client sends their address: names, *.example.com, *, and IP addresses or networks that are not public; default: none",
+      [],
+    )
     .addHelpText("after", help)
     .action(serveCommand);
 }
@@ -84,6 +91,7 @@ async function serveCommand(flags: ServeFlags): Promise<void> {
     });
   }
   requireKey({ host: flags.host, apiKey });
+  const imageHosts = addressRules(flags.imageHosts);
   const served = flags.model.map(readServedModel);
   const status = showStatus();
   const engines: { names: string[]; engine: Engine; reopen: () => Promise<Engine> }[] = [];
@@ -121,6 +129,7 @@ async function serveCommand(flags: ServeFlags): Promise<void> {
       sessionMinutes: flags.sessionMinutes,
       maxIdleModels: flags.maxIdleModels,
       gapSeconds: flags.gapSeconds,
+      imageHosts,
       futures: { phrase: withFlags },
       write: (line) => process.stdout.write(line),
     });

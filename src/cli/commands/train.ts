@@ -1,6 +1,9 @@
 /** `hone train`: trains a model on the experiment of a script. */
 import { dirname, resolve } from "node:path";
 import { type Command, Option } from "commander";
+import type { ComposedConfig } from "../../config/compose.ts";
+import { warningLine } from "../../config/warnings.ts";
+import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { UserError } from "../../errors.ts";
 import type { Launch } from "../../trainer/launch.ts";
 import { multirun } from "../multirun.ts";
@@ -14,6 +17,7 @@ interface TrainFlags {
   resume?: string;
   checkpoint?: string;
   dryRun?: boolean;
+  explain?: string | true;
   view?: boolean;
   multirun?: boolean;
   cfg?: "job";
@@ -31,6 +35,7 @@ export function register(command: Command): void {
     .option("--resume <folder>", "continue the run in this folder, e.g. runs/latest")
     .option("--checkpoint <folder>", "start from the weights of this checkpoint")
     .option("--dry-run", "print the resolved configuration and the size of the run, then stop")
+    .option("--explain [key]", "explain a key, a section or all keys with the script's settings, then stop")
     .option("--view", "show the run as a page while it trains, as hone view does")
     .option("-m, --multirun", "start a run for each combination of values: a=1,2 b=range(1,4)")
     .addOption(new Option("--cfg <what>", "job: print the configuration as YAML, then stop").choices(["job"]))
@@ -57,12 +62,13 @@ Examples:
   hone train ./train.ts --config gpu.yaml rllm.rollout.n=16
   hone train ./train.ts --resume runs/latest
   hone train ./train.ts rllm/backend=tinker --cfg job
+  hone train ./train.ts --explain rllm.algorithm.eps_clip
   hone train ./train.ts -m training.learning_rate=1e-4,1e-5 rllm.rollout.n=4,8`;
 
 async function trainCommand(script: string, own: string[], flags: TrainFlags): Promise<void> {
   if (isSpareCopy()) return;
   const overrides = [...torchrunOverrides(), ...own];
-  const { cfg, resolve: resolved = false, resume, checkpoint, dryRun = false, config: files = [] } = flags;
+  const { cfg, resolve: resolved = false, explain, resume, checkpoint, dryRun = false, config: files = [] } = flags;
   if (resolved && cfg === undefined) throw new UserError("--resolve requires --cfg job");
   if (flags.view && flags.multirun) throw new UserError("--view shows one run; use hone view runs with --multirun");
   const search = searchOf(script, flags);
@@ -71,11 +77,21 @@ async function trainCommand(script: string, own: string[], flags: TrainFlags): P
     return;
   }
   const launch: Launch = { overrides, search, files, dryRun };
-  if (cfg !== undefined) launch.printConfig = resolved ? "resolved" : "written";
+  if (cfg !== undefined) launch.inspect = (composed) => printJob(composed, resolved);
+  if (explain !== undefined) {
+    const { printConfig } = await import("../print-config.ts");
+    launch.inspect = (composed, facts) => printConfig(composed, "yaml", explain, facts);
+  }
   if (flags.view) launch.onBegin = viewBeside;
   if (resume !== undefined) launch.resume = resume;
   if (checkpoint !== undefined) launch.checkpoint = checkpoint;
   await runScript(script, launch);
+}
+
+/** `--cfg job`: the configuration with its references, or with their values. */
+function printJob(composed: ComposedConfig, resolved: boolean): void {
+  for (const warning of composed.warnings) process.stderr.write(`${warningLine(warning)}\n`);
+  process.stdout.write(toYaml(resolved ? composed.stored : composed.unresolved, new Map(), { unresolved: true }));
 }
 
 /** A process of its own, which ends with this one and cannot harm the run. */

@@ -10,6 +10,7 @@ import { builtPage, startViewer } from "../../view/server/start-viewer.ts";
 import { colorings } from "../../view/terminal/transcript.ts";
 import { openInBrowser } from "../open-in-browser.ts";
 import { wholeNumber } from "../options.ts";
+import { isBesideParent } from "../spawn-with-parent.ts";
 import { untilSignal } from "../until-signal.ts";
 import { type TextFlags, viewInTerminal } from "../view-in-terminal.ts";
 
@@ -91,9 +92,10 @@ async function viewCommand(folder: string | undefined, flags: ViewFlags, self: C
 }
 
 async function writeReport(run: string, output: string, { filter, limit }: ViewFlags): Promise<void> {
-  const { episodes, total, images, imagesLeftOut } = await exportReport({ run, output, filter, limit });
+  const { episodes, total, images, imagesLeftOut, problem } = await exportReport({ run, output, filter, limit });
   const left = total > episodes ? ` of ${total}; --limit takes more` : "";
   process.stdout.write(`${printable(output)} contains ${episodes} episodes${left}\n`);
+  if (problem !== undefined) process.stderr.write(`warning: ${printable(problem)}\n`);
   if (images + imagesLeftOut === 0) return;
   const large = imagesLeftOut > 0 ? `; ${imagesLeftOut} are too large for a report, or missing` : "";
   process.stdout.write(`${images} images are in it${large}\n`);
@@ -107,12 +109,16 @@ async function servePage(folder: string | undefined, { host, port, token, open }
     url.pathname = `/runs/${encodeURIComponent(basename(realpathSync(latest)))}`;
   process.stdout.write(`${outColors.bold(`viewing ${printable(folder ?? "runs")} at ${url}`)}\n`);
   if (viewer.isEmpty) process.stdout.write("no run has begun so far; the page shows the first one when it begins\n");
-  process.stdout.write(outColors.dim("Ctrl-C stops the viewer; runs go on\n"));
+  const ofRun = isBesideParent();
+  const ctrlC = ofRun
+    ? "Ctrl-C stops the run after its step; the viewer ends with the run"
+    : "Ctrl-C stops the viewer; runs go on";
+  process.stdout.write(outColors.dim(`${ctrlC}\n`));
   if (!existsSync(builtPage)) {
     process.stderr.write(
       "the page is not built (npm run build), so only the API under /api answers; --text needs no page\n",
     );
   } else if (open) openInBrowser(String(url));
-  await untilSignal();
+  await untilSignal({ ignoreInterrupt: ofRun });
   await viewer.close();
 }

@@ -118,12 +118,38 @@ describe("liveText", () => {
   });
 });
 
+describe("a status that is longer than the line", () => {
+  const drawn = (text: string, width: number) => {
+    const progress = newProgress(0);
+    advance(progress, { type: "setup-status", text }, 0);
+    return liveText(progress, [], 5, width);
+  };
+
+  it("is cut, not dropped", () => {
+    expect(drawn(`loading ${"x".repeat(100)}`, 40)).toBe(`loading ${"x".repeat(31)}…`);
+    expect(drawn("loading", 40)).toBe("loading  5.0 s");
+  });
+
+  it("is cut by its columns on the screen", () => {
+    expect(drawn("模型".repeat(30), 21)).toBe("模型模型模型模型模型…");
+  });
+});
+
 describe("the total time is estimated before the first step ends", () => {
   const long: RunEvent = { ...start, totalSteps: 2560 };
   const update = (done: number): RunEvent => ({ type: "update-progress", step: 1, done, total: 8 });
   it.each<[string, [RunEvent, number][], number, number | undefined]>([
-    ["not before a quarter of its rollouts", [[sampling(1, 10), 4]], 4, undefined],
-    ["from the first rollouts", [[sampling(2, 20), 4]], 4, 2560 * 2 * 16 - 4],
+    ["not from the first rollouts, because they run side by side", [[sampling(4, 40), 4]], 4, undefined],
+    [
+      "not before a quarter of its updates",
+      [
+        [sampling(8, 80), 10],
+        [update(0), 10],
+        [update(1), 11],
+      ],
+      11,
+      undefined,
+    ],
     [
       "from the first updates",
       [
@@ -141,7 +167,7 @@ describe("the total time is estimated before the first step ends", () => {
     expect(timeLeft(progress, now)).toEqual(seconds === undefined ? undefined : { seconds, rough: true });
   });
 
-  it("and printed once after the first rollouts and once after the first step", async () => {
+  it("and printed once during the first training and once after the first step", async () => {
     const out = terminal();
     let clock = 0;
     const subscriber = consoleSubscriber({ out, others: [], now: () => clock });
@@ -149,7 +175,10 @@ describe("the total time is estimated before the first step ends", () => {
       [long, 0],
       [sampling(0, 0), 0],
       [sampling(2, 20), 4],
-      [sampling(3, 30), 5],
+      [sampling(8, 80), 5],
+      [update(0), 5],
+      [update(2), 6],
+      [update(4), 7],
       [{ ...stepEnd(1, 0.25), total: 2560 }, 10],
       [{ ...stepEnd(2, 0.25), total: 2560 }, 20],
     ] as [RunEvent, number][]) {
@@ -158,13 +187,26 @@ describe("the total time is estimated before the first step ends", () => {
     }
     await subscriber.close();
     expect(out.written.split("\n").filter((line) => line.startsWith("about"))).toEqual([
-      "about 22 h 45 min for 2,560 steps, estimated from the first 2 of 8 rollouts",
+      "about 6 h 24 min for 2,560 steps, estimated from the first step so far",
       "about 7 h 07 min for 2,559 steps, estimated from the first step",
     ]);
   });
 });
 
 describe("consoleSubscriber", () => {
+  it("explains the counts of a step's line once", async () => {
+    const out = terminal();
+    const subscriber = consoleSubscriber({ out, others: [], now: () => 0 });
+    const counts = { "batch/solve_all": 0.25, "batch/solve_partial": 0.5, "batch/num_tasks": 8 };
+    for (const step of [1, 2]) {
+      const event = stepEnd(step, 0.5) as Extract<RunEvent, { type: "step-end" }>;
+      subscriber.event({ ...event, metrics: { ...event.metrics, ...counts } });
+    }
+    await subscriber.close();
+    expect(out.written).toContain("solved 6/8");
+    expect(out.written.match(/solved: tasks that at least one rollout solved\n/g)).toHaveLength(1);
+  });
+
   it("writes clean lines into a pipe", async () => {
     const out = terminal();
     const subscriber = consoleSubscriber({ out, others: [], now: () => 0 });
@@ -250,6 +292,10 @@ describe("consoleSubscriber", () => {
     const before = out.written.length;
     vi.advanceTimersByTime(200);
     expect(out.written.slice(before).startsWith("\x1b[1A\r\x1b[J")).toBe(true);
+    out.columns = 0; // A terminal may not know its size.
+    vi.advanceTimersByTime(400);
+    expect(out.written).not.toContain("Infinity");
+    out.columns = 80;
     subscriber.event({ type: "run-end", reason: "done", report: ["next: rest"] });
     expect(out.screen().slice(-2)).toEqual(["next: rest", ""]);
     expect(out.write).toBe(write);

@@ -11,7 +11,7 @@ import { describeEvent } from "./describe-event.ts";
 import { type LiveLine, liveLine, type Terminal } from "./live-line.ts";
 import { liveText, summary, type Wait } from "./live-text.ts";
 import { advance, newProgress, timeLeft } from "./progress.ts";
-import { plainStyles, type Styles, stepLine, validationLine } from "./step-line.ts";
+import { plainStyles, type Styles, stepLegend, stepLine, validationLine } from "./step-line.ts";
 
 interface ConsoleOptions {
   out?: Terminal & { isTTY?: boolean };
@@ -45,9 +45,9 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   let line: LiveLine | undefined;
   let reportWaitAfter = reportedWaitSeconds;
   let ended = false;
-  let estimatedByRollouts = false;
+  let estimatedByUpdates = false;
 
-  const width = () => (live ? Math.max(20, (out.columns ?? 80) - 1) : Number.POSITIVE_INFINITY);
+  const width = () => (live ? Math.max(20, (out.columns || 80) - 1) : Number.POSITIVE_INFINITY);
   const print = (text: string) => out.write(`${text}\n`);
   const timer = setInterval(tick, live ? redrawMs : 1000);
   timer.unref();
@@ -86,25 +86,28 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
       if (live && !ended) line ??= liveLine([out, ...others]);
       const text = isRepeated || (live && event.type === "setup-status") ? null : shown(event, previousReward);
       if (text !== null) print(text);
-      const estimate = estimated(event);
-      if (estimate !== undefined) print(styles.dim(estimate));
-      if (live && (text !== null || estimate !== undefined)) tick();
+      const isFirst = event.type === "step-end" && progress.stepsHere === 1;
+      const notes = [isFirst ? stepLegend(event.metrics) : undefined, estimated(event)].filter(
+        (one) => one !== undefined,
+      );
+      for (const note of notes) print(styles.dim(note));
+      if (live && (text !== null || notes.length > 0)) tick();
     },
     async close() {
       stop();
     },
   };
 
-  /** A long run gets two estimates: from its first rollouts and from its first step. */
+  /** A long run gets two estimates: in the training of its first step, and after this step. */
   function estimated(event: RunEvent): string | undefined {
-    const { totalSteps, stepsDone, stepsHere, done, total } = progress;
+    const { totalSteps, stepsDone, stepsHere } = progress;
     const byStep = event.type === "step-end" && stepsHere === 1;
-    const byRollouts = event.type === "rollout-progress" && stepsHere === 0 && !estimatedByRollouts;
-    const left = byStep || byRollouts ? timeLeft(progress, now()) : undefined;
+    const byUpdates = event.type === "update-progress" && stepsHere === 0 && !estimatedByUpdates;
+    const left = byStep || byUpdates ? timeLeft(progress, now()) : undefined;
     if (left === undefined) return undefined;
-    estimatedByRollouts = true;
+    estimatedByUpdates = true;
     if (left.seconds < shortRunSeconds) return undefined;
-    const basis = byStep ? "the first step" : `the first ${formatCount(done)} of ${formatCount(total)} rollouts`;
+    const basis = byStep ? "the first step" : "the first step so far";
     return `about ${formatSeconds(left.seconds)} for ${formatCount(totalSteps - stepsDone)} steps, estimated from ${basis}`;
   }
 

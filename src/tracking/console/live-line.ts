@@ -1,7 +1,10 @@
 /** A line at the bottom of a terminal, redrawn in place. All other output, including `console.log`, scrolls above it. */
 
+import { textWidth } from "../../text-width.ts";
+
 /** The part of `process.stdout` that is used here. */
 export interface Terminal {
+  /** 0 if a terminal does not know it. */
   columns?: number;
   write(text: string | Uint8Array, ...rest: unknown[]): boolean;
 }
@@ -28,7 +31,7 @@ export function liveLine(terminals: readonly [Terminal, ...Terminal[]]): LiveLin
   function erase(): void {
     if (shown === 0) return;
     // A terminal that has become narrower has wrapped the line.
-    const rows = Math.ceil(shown / (screen.columns ?? 80)) - 1;
+    const rows = Math.ceil(shown / (screen.columns || 80)) - 1;
     put(`${rows > 0 ? `\x1b[${rows}A` : ""}\r\x1b[J`);
     shown = 0;
   }
@@ -51,7 +54,7 @@ export function liveLine(terminals: readonly [Terminal, ...Terminal[]]): LiveLin
       if (isMidLine) return; // The line would split what another writer prints piece by piece.
       erase();
       put(text);
-      shown = text.replace(controls, "").length;
+      shown = textWidth(text.replace(controls, ""));
     },
     end() {
       erase();

@@ -17,7 +17,7 @@ export interface Wait {
 /** Shorter waits are ordinary. */
 const namedWaitSeconds = 10;
 
-/** @param width in characters */
+/** @param width in columns */
 export function liveText(
   progress: Progress,
   waits: readonly Wait[],
@@ -27,23 +27,23 @@ export function liveText(
 ): string {
   const { phase, done, total, tokens, totalSteps, stepsDone, rewards } = progress;
   const segments: Segment[] = [];
-  const add = (weight: number, text: string, style?: Style, close = false) =>
-    segments.push({ text, weight, style, close });
+  const add = (weight: number, text: string, style?: Style, more: Partial<Segment> = {}) =>
+    segments.push({ text, weight, style, ...more });
   const isRunning = totalSteps > 0;
   if (isRunning) {
     const barWidth = Math.max(8, Math.min(24, Math.floor(width / 6)));
     add(4, bar(fractionDone(progress), barWidth), styles.accent);
     add(0, `step ${Math.min(totalSteps, stepsDone + 1)}/${totalSteps}`, styles.bold);
   }
-  if (phase !== "") add(1, printable(total > 0 ? `${phase} ${done}/${total}` : phase));
+  if (phase !== "") add(1, printable(total > 0 ? `${phase} ${done}/${total}` : phase), undefined, { least: 8 });
   const [longest] = [...waits].sort((one, other) => other.seconds - one.seconds);
   if (longest !== undefined && longest.seconds > namedWaitSeconds) {
-    add(2, `waiting for ${printable(longest.what)} (${formatWhole(longest.seconds)})`, styles.bad);
+    add(2, `waiting for ${printable(longest.what)} (${formatWhole(longest.seconds)})`, styles.bad, { least: 24 });
   }
   const finite = rewards.filter(Number.isFinite);
   const reward = finite.at(-1);
   if (reward !== undefined) add(3, `reward ${formatNumber(reward)}`);
-  if (finite.length > 1) add(5, sparkline(finite, 12), styles.good, true);
+  if (finite.length > 1) add(5, sparkline(finite, 12), styles.good, { close: true });
   const phaseSeconds = now - progress.phaseStart;
   const isSampling = phase === "sampling" && tokens > 0 && phaseSeconds > 0.5;
   const speed = isSampling ? tokens / phaseSeconds : progress.tokensPerSecond;

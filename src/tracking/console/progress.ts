@@ -122,8 +122,8 @@ export function fractionDone(progress: Progress): number {
 }
 
 /**
- * Seconds until the last step is done, from the median of the latest steps. During the first step from the part of it
- * that is done (`rough`), once that is a quarter; undefined before.
+ * Seconds until the last step is done, from the median of the latest steps. In the first step from its sampling and the
+ * part of its training that is done (`rough`), once that is a quarter; undefined before.
  */
 export function timeLeft(progress: Progress, now: number): { seconds: number; rough: boolean } | undefined {
   const recent = [...progress.seconds].sort((left, right) => left - right);
@@ -135,12 +135,10 @@ export function timeLeft(progress: Progress, now: number): { seconds: number; ro
   return { seconds, rough: median === undefined };
 }
 
-/** Assumes that training takes as long as sampling until the first step is done. */
+/** Rollouts run side by side, so the first that are done do not tell how long the others take. */
 function firstStepSeconds(progress: Progress, now: number): number | undefined {
-  const { phase, phaseStart, stepStart, samplingShare } = progress;
+  const { phase, phaseStart, stepStart } = progress;
   const part = phaseShare(progress);
-  if (part < 0.25 || now === phaseStart) return undefined;
-  const whole = (now - phaseStart) / part;
-  if (phase === "sampling") return whole / samplingShare;
-  return phase === "training" ? phaseStart - stepStart + whole : undefined;
+  if (phase !== "training" || part < 0.25) return undefined;
+  return phaseStart - stepStart + (now - phaseStart) / part;
 }

@@ -1,5 +1,7 @@
 /** A line made of segments. The least important ones are dropped where the line does not fit. */
 
+import { cutText, textWidth } from "../../text-width.ts";
+
 export type Style = (text: string) => string;
 
 export interface Segment {
@@ -10,16 +12,23 @@ export interface Segment {
   style?: Style | undefined;
   /** One space before it instead of two, because it explains the segment before it. */
   close?: boolean;
+  /** It is cut, instead of dropped, down to this many columns. */
+  least?: number;
 }
 
-/** Joins the segments that fit into `width` characters. If those of weight 0 do not fit, the line is cut. */
+/** Joins the segments that fit into `width` columns. If those of weight 0 do not fit, the line is cut. */
 export function fit(segments: readonly Segment[], width: number): string {
   const kept = segments.filter(({ text }) => text !== "");
-  while (lineOf(kept).length > width) {
+  for (;;) {
+    const excess = textWidth(lineOf(kept)) - width;
+    if (excess <= 0) break;
     const heaviest = Math.max(...kept.map(({ weight }) => weight));
-    if (heaviest === 0) return lineOf(kept).slice(0, Math.max(0, width));
+    if (heaviest === 0) return cutText(lineOf(kept), width);
     const last = kept.findLastIndex(({ weight }) => weight === heaviest);
-    kept.splice(last, 1);
+    const { least, ...segment } = kept[last]!;
+    const room = textWidth(segment.text) - excess;
+    if (least !== undefined && room >= least) kept[last] = { ...segment, text: cutText(segment.text, room) };
+    else kept.splice(last, 1);
   }
   return lineOf(kept.map((segment) => ({ ...segment, text: segment.style?.(segment.text) ?? segment.text })));
 }

@@ -41,7 +41,7 @@ describe("stepLine", () => {
     [60, "step  3/20  reward 0.342  solved  5/16  12.3 s"],
     [40, "step  3/20  reward 0.342  12.3 s"],
     [24, "step  3/20  reward 0.342"],
-    [12, "step  3/20  "],
+    [12, "step  3/20 …"],
   ])("fits into %s characters", (width, text) => {
     expect(stepLine(event, 0.25, width === undefined ? {} : { width })).toBe(text);
   });

@@ -71,6 +71,16 @@ export function stepLine(
   return fit(segments, width);
 }
 
+/** Explains the counts of a step's line; undefined if it has none. */
+export function stepLegend(metrics: Metrics): string | undefined {
+  const { solved, informative } = stepSummary(metrics);
+  const parts = [
+    solved === undefined ? "" : "solved: tasks that at least one rollout solved",
+    informative === undefined ? "" : "with signal: groups whose rewards differ, the only ones that are learned from",
+  ].filter((part) => part !== "");
+  return parts.length === 0 ? undefined : parts.join("; ");
+}
+
 const trend = (change: number, styles: Styles) =>
   change > 0.005 ? styles.good : change < -0.005 ? styles.bad : styles.dim;
 

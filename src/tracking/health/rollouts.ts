@@ -1,4 +1,5 @@
 /** Health rules about rollouts: failures, cut-off replies, broken conversations, equal rewards. */
+import { isMismatch, sequenceCauses } from "../../trajectories/to-sequences.ts";
 import { lengthLimits } from "../../trajectories/types.ts";
 import type { Metrics } from "../events.ts";
 import { rolesOf } from "../step-summary.ts";
@@ -24,15 +25,23 @@ export const failedRollouts: NewRule = (config) => {
   };
 };
 
-export const unknownRewards: NewRule =
-  () =>
-  ({ metrics }) => {
+export const unknownRewards: NewRule = ({ data, rllm: { agent } }) => {
+  const limits = {
+    max_turns_exceeded: `rllm.agent.max_steps (now ${agent.max_steps})`,
+    max_prompt_length_exceeded: `data.max_prompt_length (now ${data.max_prompt_length})`,
+    max_response_length_exceeded: `data.max_response_length (now ${data.max_response_length})`,
+  };
+  return ({ metrics }) => {
     const all = metrics["groups/num_trajs_before_filter"] ?? 0;
     const dropped = (why: string) => metrics[`groups/dropped_trajs/${why}`] ?? 0;
-    const unknown = dropped("unknown_reward") + dropped("reward_not_finite");
-    if (all === 0 || unknown / all < 0.1) return undefined;
-    return `${percent(unknown / all)} of trajectories have no reward and were dropped; see \`explanation\` in episodes/`;
+    const unknown = (dropped("unknown_reward") + dropped("reward_not_finite")) / all;
+    if (!(unknown >= 0.1)) return undefined;
+    const shareOf = (limit: string) => metrics[`batch/termination_reason/${limit}`] ?? 0;
+    const cause = Object.entries(limits).find(([limit]) => shareOf(limit) >= unknown / 2);
+    const why = cause && `: ${percent(shareOf(cause[0]))} of rollouts ended at ${cause[1]}; raise it`;
+    return `${percent(unknown)} of trajectories have no reward and were dropped${why ?? ""}; see \`explanation\` in episodes/`;
   };
+};
 
 /** Conversations that were split into several sequences, or dropped for that reason. */
 export const brokenConversations: NewRule =
@@ -41,10 +50,16 @@ export const brokenConversations: NewRule =
     const sequences = metrics["batch/num_sequences"] ?? 0;
     const dropped = metrics["batch/dropped_sequences/token_mismatch"] ?? 0;
     if (dropped > 0 && dropped >= 0.1 * (sequences + dropped)) {
-      const start = mostFrequent(metrics, "batch/sequence_starts/");
+      const causes = sequenceCauses.filter(isMismatch);
+      const start = mostFrequent(metrics, "batch/sequence_starts/", causes);
+      const same = { tools_changed: "tools", options_changed: "thinking options" }[start ?? ""];
+      const advice =
+        same === undefined
+          ? "send the history back unchanged"
+          : `send the same ${same} with each call of a conversation`;
       return (
         `${percent(dropped / (sequences + dropped))} of sequences were dropped because a model call did not continue the ` +
-        `earlier ones${start === undefined ? "" : ` (most often: ${start})`}; send the history back unchanged, or set rllm.filter_token_mismatch=false`
+        `earlier ones${start === undefined ? "" : ` (most often: ${start})`}; ${advice}, or set rllm.filter_token_mismatch=false`
       );
     }
     const thinking = metrics["batch/sequence_starts/reasoning_dropped"] ?? 0;
@@ -56,10 +71,12 @@ export const brokenConversations: NewRule =
   };
 
 /** The name, after `prefix`, of the largest metric that is above zero. */
-function mostFrequent(metrics: Metrics, prefix: string): string | undefined {
-  const counts = Object.entries(metrics).filter(([name, count]) => name.startsWith(prefix) && count > 0);
-  const [first] = counts.sort(([, left], [, right]) => right - left);
-  return first?.[0].slice(prefix.length);
+function mostFrequent(metrics: Metrics, prefix: string, among?: readonly string[]): string | undefined {
+  const counts = Object.entries(metrics)
+    .filter(([name, count]) => name.startsWith(prefix) && count > 0)
+    .map(([name, count]) => [name.slice(prefix.length), count] as const)
+    .filter(([name]) => among === undefined || among.includes(name));
+  return counts.sort(([, left], [, right]) => right - left)[0]?.[0];
 }
 
 /** Two steps in a row, because a small batch may be unlucky once. */

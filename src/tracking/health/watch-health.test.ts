@@ -40,16 +40,40 @@ describe("health", () => {
         [6, /cut off/],
       ],
     ],
-    [
-      "rewritten histories",
+    // New conversations, branches and dropped thinking are more frequent, but they drop no sequence.
+    ...(
+      [
+        ["history_rewritten", /send the history back unchanged, or set rllm\.filter_token_mismatch=false/],
+        ["tools_changed", /send the same tools with each call of a conversation, or set/],
+        ["options_changed", /send the same thinking options with each call/],
+      ] as const
+    ).map(([cause, advice]): [string, StepMetrics[], [number, RegExp][]] => [
+      `dropped sequences are blamed on ${cause}, not on what drops none`,
       course({
         "batch/num_sequences": 6,
         "batch/dropped_sequences/token_mismatch": 2,
-        "batch/sequence_starts/new_conversation": 1,
-        "batch/sequence_starts/branched": 2,
+        "batch/sequence_starts/new_conversation": 9,
+        "batch/sequence_starts/branched": 8,
+        "batch/sequence_starts/reasoning_dropped": 7,
+        [`batch/sequence_starts/${cause}`]: 2,
       }),
-      [[1, /25% of sequences were dropped.*\(most often: branched\).*rllm\.filter_token_mismatch=false/]],
-    ],
+      [[1, new RegExp(`25% of sequences were dropped.*\\(most often: ${cause}\\); ${advice.source}`)]],
+    ]),
+    ...(
+      [
+        ["max_turns_exceeded", /rllm\.agent\.max_steps \(now \d+\)/],
+        ["max_prompt_length_exceeded", /data\.max_prompt_length \(now \d+\)/],
+        ["max_response_length_exceeded", /data\.max_response_length \(now \d+\)/],
+      ] as const
+    ).map(([reason, key]): [string, StepMetrics[], [number, RegExp][]] => [
+      `rollouts without a reward because of ${reason} name the key`,
+      course({
+        "groups/num_trajs_before_filter": 16,
+        "groups/dropped_trajs/unknown_reward": 12,
+        [`batch/termination_reason/${reason}`]: 0.75,
+      }),
+      [[1, new RegExp(`75% of trajectories have no reward .*: 75% of rollouts ended at ${key.source}; raise it; see`)]],
+    ]),
     [
       "thinking left out by the template",
       course({ "batch/num_sequences": 8, "batch/sequence_starts/reasoning_dropped": 3 }),

@@ -3,12 +3,16 @@
  * from 1 and continues after a resume; `time` is in milliseconds since 1970. A killed process leaves complete lines and
  * at most one torn line, which readers skip.
  */
-import { closeSync, existsSync, fstatSync, openSync, readSync, writeSync } from "node:fs";
+import { closeSync, openSync, readSync, writeSync } from "node:fs";
 import { join } from "node:path";
+import { type OpenFile, withInside } from "../../files/regular-file.ts";
 import type { RunEvent, Subscriber } from "../events.ts";
+import { eventOf, type JournalLine, readJournalLine } from "./journal-line.ts";
 import { toJson } from "./json-lines.ts";
+import { linesFrom, mostLineBytes } from "./lines.ts";
 
-export const journalFile = (runFolder: string) => join(runFolder, "events.jsonl");
+export const journalName = "events.jsonl";
+export const journalFile = (runFolder: string) => join(runFolder, journalName);
 
 export interface JournalOptions {
   /** Called once, with what was lost first. */
@@ -49,11 +53,17 @@ export function openJournal(runFolder: string, { onProblem, now = Date.now, flus
     if (isFirst) onProblem(`events are missing in ${file}, counted as run/journal_events_lost: ${reason}`);
   }
 
+  /** @throws if the file is not a regular file, which could block */
+  function open(): number {
+    withInside(runFolder, journalName, () => {});
+    return openSync(file, "a");
+  }
+
   function begin(): number {
     try {
-      const found = lastLine(file);
-      torn = found.torn;
-      return found.last?.seq ?? 0;
+      const found = withInside(runFolder, journalName, (file) => lastLine(file) ?? lastOfAll(file));
+      torn = found?.torn ?? false;
+      return found?.last?.seq ?? 0;
     } catch (error) {
       failed(error);
       return 0;
@@ -66,7 +76,7 @@ export function openJournal(runFolder: string, { onProblem, now = Date.now, flus
     if (waiting === 0) return;
     const bytes = Buffer.from(torn ? `\n${buffered}` : buffered);
     try {
-      handle ??= openSync(file, "a");
+      handle ??= open();
       for (let at = 0; at < bytes.length; ) at += writeSync(handle, bytes, at);
       torn = false;
       buffered = "";
@@ -125,43 +135,45 @@ function journalEntry(event: RunEvent): Record<string, unknown> | undefined {
 
 /** How the run ended, as the last line says; undefined if the process was killed, or the run continues. */
 export function lastEnd(runFolder: string): "done" | "stopped" | "failed" | undefined {
-  const { last } = lastLine(journalFile(runFolder));
-  return last?.kind === "run-end" ? last.reason : undefined;
+  const last = withInside(runFolder, journalName, lastLine)?.last;
+  const event = last?.kind === "run-end" ? orSkip(() => eventOf(last)) : undefined;
+  return event?.kind === "run-end" ? event.reason : undefined;
 }
 
+/** The last line that can be read, and whether the file ends within another. */
 interface LastLine {
-  seq: number;
-  kind?: string;
-  reason?: "done" | "stopped" | "failed";
+  last: JournalLine | undefined;
+  torn: boolean;
 }
 
-/** The last complete line, and whether the file ends within another. */
-function lastLine(file: string): { last: LastLine | undefined; torn: boolean } {
-  if (!existsSync(file)) return { last: undefined, torn: false };
-  const handle = openSync(file, "r");
-  try {
-    const { size } = fstatSync(handle);
-    if (size === 0) return { last: undefined, torn: false };
-    for (let window = 1 << 16; ; window *= 4) {
-      const from = Math.max(0, size - window);
-      const bytes = Buffer.alloc(size - from);
-      readSync(handle, bytes, 0, bytes.length, from);
-      const text = bytes.toString("utf8");
-      const last = text
-        .split("\n")
-        .slice(from === 0 ? 0 : 1)
-        .reduceRight<LastLine | undefined>((found, line) => found ?? parse(line), undefined);
-      if (last !== undefined || from === 0) return { last, torn: !text.endsWith("\n") };
-    }
-  } finally {
-    closeSync(handle);
+/** Undefined if no line near the end of the file can be read. */
+function lastLine({ handle, stat: { size } }: OpenFile): LastLine | undefined {
+  for (let window = 1 << 16; ; window *= 4) {
+    const from = Math.max(0, size - window);
+    const bytes = Buffer.alloc(size - from);
+    readSync(handle, bytes, 0, bytes.length, from);
+    const text = bytes.toString("utf8");
+    const last = text
+      .split("\n")
+      .slice(from === 0 ? 0 : 1)
+      .reduceRight<LastLine["last"]>((found, line) => found ?? orSkip(() => readJournalLine(line)), undefined);
+    if (last !== undefined || from === 0) return { last, torn: size > 0 && !text.endsWith("\n") };
+    if (window > 2 * mostLineBytes) return undefined;
   }
 }
 
-function parse(line: string): LastLine | undefined {
+/** The same for a journal whose end cannot be read. */
+function lastOfAll(file: OpenFile): LastLine {
+  let found: LastLine = { last: undefined, torn: false };
+  for (const { text, ended } of linesFrom(file)) {
+    found = { last: orSkip(() => readJournalLine(text ?? "")) ?? found.last, torn: !ended };
+  }
+  return found;
+}
+
+function orSkip<Result>(read: () => Result): Result | undefined {
   try {
-    const found = JSON.parse(line) as LastLine | null;
-    return typeof found?.seq === "number" ? found : undefined;
+    return read();
   } catch {
     return undefined;
   }

@@ -1,25 +1,6 @@
-import { mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import fc from "fast-check";
-import { afterAll, expect, it } from "vitest";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
-import { numbersOf, readLines, toJson } from "./json-lines.ts";
-
-const folder = mkdtempSync(join(tmpdir(), "json-lines-"));
-afterAll(() => removeFolder(folder));
-
-it.each([
-  ["nothing", "", []],
-  ["a last line without its end", "a\nb", ["a", "b"]],
-  ["lines longer than a piece, with characters of several bytes", `${"ö€😀".repeat(30_000)}\nend\n`, undefined],
-])("reads the lines of %s piece by piece", (_what, text, lines = text.split("\n").slice(0, -1)) => {
-  const file = join(folder, "lines");
-  writeFileSync(file, text);
-  const read = [...readLines(file)];
-  expect(read.map((line) => line.text)).toEqual(lines);
-  expect(read.every(({ ended }) => ended)).toBe(text === "" || text.endsWith("\n"));
-});
+import { expect, it } from "vitest";
+import { numbersOf, toJson } from "./json-lines.ts";
 
 it("keeps every number, finite or not", () => {
   const metrics = fc.dictionary(

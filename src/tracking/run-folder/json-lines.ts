@@ -1,28 +1,6 @@
 /** JSON lines. JSON has no NaN and no infinities, so they are written as the strings "NaN", "Infinity", "-Infinity". */
-import { closeSync, openSync, readSync } from "node:fs";
-import { StringDecoder } from "node:string_decoder";
+import { z } from "zod";
 import { own } from "../../own.ts";
-import { atPath } from "../../system-errors.ts";
-
-/** Reads a file piece by piece. `ended`: false for a last line without a line break. */
-export function* readLines(file: string): Generator<{ text: string; ended: boolean }> {
-  const handle = openSync(file, "r");
-  try {
-    const decoder = new StringDecoder("utf8");
-    const buffer = Buffer.alloc(1 << 16);
-    let rest = "";
-    const read = () => atPath(file, () => readSync(handle, buffer));
-    for (let size = read(); size > 0; size = read()) {
-      const lines = (rest + decoder.write(buffer.subarray(0, size))).split("\n");
-      rest = lines.pop() ?? "";
-      for (const text of lines) yield { text, ended: true };
-    }
-    rest += decoder.end();
-    if (rest !== "") yield { text: rest, ended: false };
-  } finally {
-    closeSync(handle);
-  }
-}
 
 /** Writes numbers that are not finite as strings, and typed arrays as lists. */
 export function toJson(value: unknown): string {
@@ -58,4 +36,38 @@ export function numbersOf(object: Readonly<Record<string, unknown>>): Record<str
     if (typeof number === "number") numbers[name] = number;
   }
   return numbers;
+}
+
+/** A number as `toJson` writes it. */
+export const jsonNumber = z.union([z.number(), z.enum(["NaN", "Infinity", "-Infinity"]).transform(readNumber)]);
+
+/** An id, a role, the name of a metric: short enough to be repeated in many rows. */
+export const name = z.string().max(1000);
+
+const deepest = 100;
+
+/** Whether a value can be written as JSON again without exhausting the stack. */
+export function isShallow(value: unknown, levels = deepest): boolean {
+  if (typeof value !== "object" || value === null) return true;
+  return levels > 0 && Object.values(value).every((inner) => isShallow(inner, levels - 1));
+}
+
+/**
+ * @param json a line, or the value that it contains
+ * @throws Error with a clause about what is wrong
+ */
+export function parseLine<Output>(schema: z.ZodType<Output>, json: unknown): Output {
+  const parsed = schema.safeParse(typeof json === "string" ? parseJson(json) : json);
+  if (parsed.success) return parsed.data;
+  const { path = [], message = "" } = parsed.error.issues[0] ?? {};
+  const what = message.replace(/^Invalid input: /, "");
+  throw new Error(path.length === 0 ? what : `"${path.join(".").slice(0, 200)}": ${what}`);
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error("it is not JSON");
+  }
 }

@@ -2,7 +2,10 @@
 import { join } from "node:path";
 import { incrementalDecoder } from "../../chat/tokens/incremental-decoder.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
-import { UserError } from "../../errors.ts";
+import { HoneError, UserError } from "../../errors.ts";
+import { formatBytes } from "../../files/durable-files.ts";
+import { type OpenFile, withInside } from "../../files/regular-file.ts";
+import { readable } from "../../system-errors.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";
 import type { StepTraining } from "./token-values.ts";
 
@@ -19,9 +22,10 @@ export type KeptEpisode = Omit<Episode, "trajectories"> & { trajectories: KeptTr
 /** One text per token; joined, they are the decoded text. */
 export type Pieces = (tokens: Iterable<number>) => string[];
 
-/** Decodes with the tokenizer in the run folder; undefined if it has none. */
+/** Decodes with the tokenizer in the run folder; undefined if it has none, or it cannot be read. */
 export function openPieces(run: string): Pieces | undefined {
   try {
+    for (const file of ["tokenizer.json", "tokenizer_config.json"]) withInside(run, `tokenizer/${file}`, requireSmall);
     const tokenizer = openTokenizer(join(run, "tokenizer"));
     return (tokens) => {
       const decoder = incrementalDecoder((ids) => tokenizer.decode(ids));
@@ -31,9 +35,16 @@ export function openPieces(run: string): Pieces | undefined {
       return pieces;
     };
   } catch (error) {
-    if (error instanceof UserError) return undefined;
+    if (readable(error) instanceof HoneError) return undefined;
     throw error;
   }
+}
+
+/** Tokenizers of large vocabularies have 35 MB. */
+const mostTokenizerBytes = 1 << 28;
+
+function requireSmall({ stat }: OpenFile): void {
+  if (stat.size > mostTokenizerBytes) throw new UserError(`the tokenizer has ${formatBytes(stat.size)}`);
 }
 
 /** The advantage of each token of a step; undefined if unknown. */

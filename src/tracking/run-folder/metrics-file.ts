@@ -1,18 +1,44 @@
 /** Reads metrics.jsonl of a run folder, and rewinds it to an earlier step. The run folder appends to it. */
-import { appendFileSync, existsSync } from "node:fs";
+import { appendFileSync, closeSync } from "node:fs";
 import { join } from "node:path";
+import { z } from "zod";
+import { UserError } from "../../errors.ts";
 import { writeWhole } from "../../files/durable-files.ts";
+import { openInside } from "../../files/regular-file.ts";
 import type { StepMetrics } from "../events.ts";
-import { numbersOf, readLines } from "./json-lines.ts";
+import { numbersOf, parseLine } from "./json-lines.ts";
+import { linesFrom, tooLong } from "./lines.ts";
+
+export const metricsFile = "metrics.jsonl";
+
+/** A training step has no `kind`. `time`: ISO 8601. */
+const lineSchema = z.looseObject({
+  step: z.int().nonnegative(),
+  epoch: z.number().optional(),
+  kind: z.literal("validation").optional(),
+  time: z.string().optional(),
+});
+
+export interface MetricsLine {
+  step: number;
+  epoch: number | undefined;
+  validation: boolean;
+  time: string | undefined;
+  metrics: Record<string, number>;
+}
+
+/** @throws Error with a clause about what is wrong */
+export function readMetricsLine(text: string): MetricsLine {
+  const { step, epoch, kind, time, ...rest } = parseLine(lineSchema, text);
+  return { step, epoch, validation: kind === "validation", time, metrics: numbersOf(rest) };
+}
 
 interface ParsedLine {
   text: string;
   /** False: the line was cut off. */
   ended: boolean;
   /** Undefined: the line cannot be read. */
-  step: number | undefined;
-  validation: boolean;
-  numbers: Record<string, number>;
+  read: MetricsLine | undefined;
 }
 
 type Kind = "step" | "validation";
@@ -22,10 +48,8 @@ export const readMetrics = (runFolder: string, kind: Kind = "step"): StepMetrics
 
 /** The same, one line at a time, for long runs. */
 export function* eachMetrics(runFolder: string, kind: Kind = "step"): Generator<StepMetrics> {
-  for (const { step, validation, numbers } of parsedLines(join(runFolder, "metrics.jsonl"))) {
-    if (step === undefined || validation !== (kind === "validation")) continue;
-    const { step: _step, epoch: _epoch, ...metrics } = numbers;
-    yield { step, metrics };
+  for (const { read } of parsedLines(runFolder)) {
+    if (read?.validation === (kind === "validation")) yield { step: read.step, metrics: read.metrics };
   }
 }
 
@@ -35,35 +59,47 @@ export function* eachMetrics(runFolder: string, kind: Kind = "step"): Generator<
  * `repaired`: the last line was cut off.
  */
 export function rewindMetrics(runFolder: string, lastStep: number): { discarded: number; repaired: boolean } {
-  const file = join(runFolder, "metrics.jsonl");
-  const isKept = ({ step }: ParsedLine) => step !== undefined && step <= lastStep;
+  const isKept = ({ read }: ParsedLine) => read !== undefined && read.step <= lastStep;
   const discarded: string[] = [];
   let last: ParsedLine | undefined;
-  for (const line of parsedLines(file)) {
+  for (const line of parsedLines(runFolder)) {
     if (!isKept(line)) discarded.push(`${line.text}\n`);
     last = line;
   }
   const isTorn = last?.ended === false;
   if (discarded.length > 0) appendFileSync(join(runFolder, "metrics.discarded.jsonl"), discarded.join(""));
-  if (discarded.length > 0 || isTorn) writeWhole(file, keptLines(file, isKept));
-  return { discarded: discarded.length, repaired: isTorn && last?.step === undefined };
+  if (discarded.length > 0 || isTorn) writeWhole(join(runFolder, metricsFile), keptLines(runFolder, isKept));
+  return { discarded: discarded.length, repaired: isTorn && last?.read === undefined };
 }
 
-function* keptLines(file: string, isKept: (line: ParsedLine) => boolean): Generator<string> {
-  for (const line of parsedLines(file)) if (isKept(line)) yield `${line.text}\n`;
+function* keptLines(runFolder: string, isKept: (line: ParsedLine) => boolean): Generator<string> {
+  for (const line of parsedLines(runFolder)) if (isKept(line)) yield `${line.text}\n`;
 }
 
-function* parsedLines(file: string): Generator<ParsedLine> {
-  if (!existsSync(file)) return;
-  for (const { text, ended } of readLines(file)) if (text.trim() !== "") yield parseLine(text, ended);
-}
-
-function parseLine(text: string, ended: boolean): ParsedLine {
+/** @throws UserError for a line that is too long */
+function* parsedLines(runFolder: string): Generator<ParsedLine> {
+  const file = openInside(runFolder, metricsFile);
+  if (file === undefined) return;
   try {
-    const object = JSON.parse(text) as Record<string, unknown>;
-    const step = typeof object.step === "number" ? object.step : undefined;
-    return { text, ended, step, validation: object.kind === "validation", numbers: numbersOf(object) };
+    let number = 0;
+    for (const { text, length, ended } of linesFrom(file)) {
+      number++;
+      if (text === undefined) {
+        throw new UserError(`${join(runFolder, metricsFile)}:${number}: the line is too long: ${tooLong(length)}`, {
+          hint: "remove that line",
+        });
+      }
+      if (text.trim() !== "") yield { text, ended, read: readOrSkip(text) };
+    }
+  } finally {
+    closeSync(file.handle);
+  }
+}
+
+function readOrSkip(text: string): MetricsLine | undefined {
+  try {
+    return readMetricsLine(text);
   } catch {
-    return { text, ended, step: undefined, validation: false, numbers: {} };
+    return undefined;
   }
 }

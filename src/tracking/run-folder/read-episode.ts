@@ -1,33 +1,37 @@
 /** Reads an episode from the JSON that `toJson` writes. */
+import type { z } from "zod";
 import type { Episode, Step } from "../../trajectories/types.ts";
-import { numbersOf, readNumber } from "./json-lines.ts";
+import { episodeSchema } from "./episode-schema.ts";
+import { numbersOf, parseLine, readNumber } from "./json-lines.ts";
+
+type ParsedStep = z.output<typeof episodeSchema>["trajectories"][number]["steps"][number];
 
 /**
  * @returns the episode with its typed arrays and its numbers that JSON does not have
- * @throws Error when the text is not an episode
+ * @throws Error with a clause about what is wrong, when the text is not an episode
  */
 export function readEpisode(json: string): Episode {
-  const episode = JSON.parse(json) as Episode | null;
-  if (!Array.isArray(episode?.trajectories)) throw new Error("it has no trajectories");
+  const episode = parseLine(episodeSchema, json);
   const trajectories = episode.trajectories.map((trajectory) => {
-    return { ...trajectory, steps: trajectory.steps.map(readStep), reward: readNullable(trajectory.reward) };
+    const { advantage } = trajectory;
+    const read = { ...trajectory, steps: trajectory.steps.map(readStep) };
+    if (typeof advantage === "object") read.advantage = advantage.map(readAdvantage);
+    return read;
   });
-  return { ...episode, trajectories, metrics: numbersOf(episode.metrics) };
+  return { ...episode, trajectories, metrics: numbersOf(episode.metrics) } as Episode;
 }
 
-function readStep(parsed: Step): Step {
-  const step: Step = {
+const readAdvantage = <Value extends number | readonly number[]>(value: Value) =>
+  (typeof value === "object" ? value.map(readNumber) : value) as Value;
+
+function readStep({ tokenVersions, advantage, ...parsed }: ParsedStep): Step {
+  const step = {
     ...parsed,
     promptTokens: Int32Array.from(parsed.promptTokens),
     tokens: Int32Array.from(parsed.tokens),
     logprobs: Float32Array.from(parsed.logprobs, readNumber),
-    reward: readNullable(parsed.reward),
-  };
-  const { tokenVersions, advantage } = parsed;
+  } as Step;
   if (tokenVersions !== undefined) step.tokenVersions = Int32Array.from(tokenVersions);
-  if (typeof advantage === "object") step.advantage = advantage.map(readNumber);
-  else if (advantage !== undefined) step.advantage = readNumber(advantage);
+  if (advantage !== undefined) step.advantage = readAdvantage(advantage);
   return step;
 }
-
-const readNullable = (value: unknown) => (value === null ? null : readNumber(value));

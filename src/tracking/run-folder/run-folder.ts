@@ -20,7 +20,7 @@ import { removeLeftovers, temporaryName } from "../../files/temporary-names.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import type { Metrics, StepMetrics } from "../events.ts";
 import { toJson } from "./json-lines.ts";
-import { eachMetrics, rewindMetrics } from "./metrics-file.ts";
+import { eachMetrics, metricsFile, rewindMetrics } from "./metrics-file.ts";
 
 /** One line of metrics.jsonl. A training step has no `kind`. */
 interface MetricsLine {
@@ -131,7 +131,6 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
   for (const folder of ["checkpoints", "episodes"]) makeFolder(join(path, folder));
   const unlock = lockFolder(path);
   for (const folder of [path, join(path, "episodes")]) removeLeftovers(folder, () => true);
-  const metricsFile = join(path, "metrics.jsonl");
   const log = (text: string) => {
     const time = new Date().toISOString();
     appendLine(join(path, "log.txt"), `${time} ${text.replaceAll("\n", `\n${time} `)}`);
@@ -155,7 +154,7 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
       onBegin(folder);
     },
     appendMetrics: ({ step, kind, epoch, time, metrics }) =>
-      appendLine(metricsFile, toJson({ step, kind, epoch, time, ...metrics })),
+      appendLine(join(path, metricsFile), toJson({ step, kind, epoch, time, ...metrics })),
     writeEpisodes(step, episodes, kind) {
       const lines = (function* () {
         for (const episode of episodes) yield `${toJson(episode)}\n`;

@@ -1,10 +1,10 @@
 /** checkpoint.json: describes a checkpoint and lists the files that it must have. */
 import { createHash } from "node:crypto";
 import { createReadStream } from "node:fs";
-import { type FileHandle, open, readdir, readFile, stat } from "node:fs/promises";
+import { type FileHandle, open, readdir, stat } from "node:fs/promises";
 import { join, sep } from "node:path";
 import { UserError } from "../../errors.ts";
-import { withPath } from "../../system-errors.ts";
+import { readInside } from "../../files/regular-file.ts";
 import { numbersOf, toJson } from "../../tracking/run-folder/json-lines.ts";
 
 /** The content of a checkpoint in addition to its folders `policy/` and `critic/`. */
@@ -28,10 +28,13 @@ interface FileEntry {
 export interface Manifest extends CheckpointContent {
   /** By path within the checkpoint, with forward slashes; without checkpoint.json itself. */
   files: Record<string, FileEntry>;
+  /** Whether checkpoint.json has a hash of itself; earlier versions wrote none. */
+  hashed: boolean;
 }
 
 const manifestFile = "checkpoint.json";
 const format = 1;
+const mostManifestBytes = 1 << 28;
 
 /** Syncs and describes all files in `folder`, then writes checkpoint.json, whose presence means "complete". */
 export async function writeManifest(folder: string, content: CheckpointContent): Promise<void> {
@@ -45,7 +48,8 @@ export async function writeManifest(folder: string, content: CheckpointContent):
   for (const entry of entries.filter((one) => one.isDirectory())) await sync(join(entry.parentPath, entry.name));
   const handle = await open(join(folder, manifestFile), "wx");
   try {
-    await handle.writeFile(`${toJson({ format, ...content, files })}\n`);
+    const text = toJson({ format, ...content, files });
+    await handle.writeFile(`${text.slice(0, -1)},"sha256":"${hashOf(text)}"}\n`);
     await handle.sync();
   } finally {
     await handle.close();
@@ -55,13 +59,16 @@ export async function writeManifest(folder: string, content: CheckpointContent):
 
 /** @throws UserError if `folder` is not a checkpoint, was written by a newer version, or has a damaged checkpoint.json */
 export async function readManifest(folder: string): Promise<Manifest> {
-  const parsed = parseManifest(folder, await readManifestText(folder));
+  const text = await readManifestText(folder);
+  const parsed = parseManifest(folder, text);
   if (typeof parsed.format === "number" && parsed.format > format) {
     throw new UserError(
       `${folder} was written by a newer version of Hone: its format is ${parsed.format}, but this version supports only ${format}`,
       { hint: "update Hone, or use a checkpoint of this version" },
     );
   }
+  const hashed = "sha256" in parsed;
+  if (hashed && !hasOwnHash(text)) throw torn(folder, `the content of ${manifestFile} has changed`);
   const { step, state, metrics, score, files } = parsed as Partial<Manifest>;
   if (typeof step !== "number" || !isObject(state) || !isObject(metrics) || !isObject(files)) {
     throw torn(folder, `${manifestFile} has no step, state, metrics or files`);
@@ -70,21 +77,22 @@ export async function readManifest(folder: string): Promise<Manifest> {
     if (typeof (entry as FileEntry | null)?.bytes !== "number")
       throw torn(folder, `${manifestFile} does not describe ${name}`);
   }
-  return { step, state, metrics: numbersOf(metrics), score: typeof score === "number" ? score : undefined, files };
+  const known = typeof score === "number" ? score : undefined;
+  return { step, state, metrics: numbersOf(metrics), score: known, files, hashed };
+}
+
+/** Whether the hash at the end of the text is that of the object without it. */
+function hasOwnHash(text: string): boolean {
+  const [end = "", hash] = /,"sha256":"(\w+)"\}\n$/.exec(text) ?? [];
+  return hash !== undefined && hashOf(`${text.slice(0, -end.length)}}`) === hash;
 }
 
 async function readManifestText(folder: string): Promise<string> {
-  try {
-    return await readFile(join(folder, manifestFile), "utf8");
-  } catch (cause) {
-    if (!["ENOENT", "ENOTDIR"].includes((cause as NodeJS.ErrnoException).code ?? "")) {
-      throw withPath(cause, join(folder, manifestFile));
-    }
-    throw new UserError(`${folder} is not a checkpoint: ${manifestFile} is missing`, {
-      hint: "name a folder such as runs/latest/checkpoints/step-000010",
-      cause,
-    });
-  }
+  const bytes = readInside(folder, manifestFile, mostManifestBytes);
+  if (bytes !== undefined) return bytes.toString("utf8");
+  throw new UserError(`${folder} is not a checkpoint: ${manifestFile} is missing`, {
+    hint: "name a folder such as runs/latest/checkpoints/step-000010",
+  });
 }
 
 function parseManifest(folder: string, text: string): Record<string, unknown> {
@@ -103,12 +111,13 @@ export async function checkFiles(folder: string, files: Manifest["files"]): Prom
   for (const [name, { bytes, sha256 }] of Object.entries(files)) {
     const path = join(folder, name);
     const size = await stat(path).then(
-      (found) => found.size,
+      (found) => (found.isFile() ? found.size : null),
       () => null,
     );
-    if (size === null) throw torn(folder, `${name} is missing`);
+    if (size === null) throw torn(folder, `${name} is missing, or not a file`);
     if (size !== bytes) throw torn(folder, `${name} has ${size} bytes instead of ${bytes}`);
-    if (sha256 !== undefined && (await hash(path)) !== sha256) throw torn(folder, `the content of ${name} has changed`);
+    if (sha256 !== undefined && (await hashFile(path)) !== sha256)
+      throw torn(folder, `the content of ${name} has changed`);
   }
 }
 
@@ -128,15 +137,17 @@ export async function sync(path: string): Promise<void> {
 
 async function describe(path: string): Promise<FileEntry> {
   const { size: bytes } = await stat(path);
-  return { bytes, sha256: await hash(path) };
+  return { bytes, sha256: await hashFile(path) };
 }
 
 /** In pieces, so that a large file neither fills memory nor blocks the event loop. */
-async function hash(path: string): Promise<string> {
+async function hashFile(path: string): Promise<string> {
   const sum = createHash("sha256");
   for await (const piece of createReadStream(path, { highWaterMark: 1 << 20 })) sum.update(piece as Buffer);
   return sum.digest("hex");
 }
+
+const hashOf = (text: string) => createHash("sha256").update(text).digest("hex");
 
 const torn = (folder: string, what: string) =>
   new UserError(`the checkpoint ${folder} is damaged: ${what}`, { hint: "use another checkpoint of the run" });

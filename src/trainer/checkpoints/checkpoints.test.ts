@@ -93,7 +93,14 @@ afterEach(() => {
 
 const everything = { maxNumber: 100, maxBytes: 1e12 };
 const names = () => readdirSync(folder).sort();
+const manifestOf = (step: number) => join(folder, `step-00000${step}`, "checkpoint.json");
 const policyFile = (step: number, name = "weights.safetensors") => join(folder, `step-00000${step}`, "policy", name);
+
+function edit(step: number, before: string | RegExp, after: string): void {
+  const text = readFileSync(manifestOf(step), "utf8");
+  expect(text).toMatch(before);
+  writeFileSync(manifestOf(step), text.replace(before, after));
+}
 
 function save(
   step: number,
@@ -237,8 +244,12 @@ describe("latestCheckpoint", () => {
     ["a missing file", () => rmSync(policyFile(2)), /weights\.safetensors is missing/],
     ["a file cut short", () => writeFileSync(policyFile(2), "mark 2"), /has 6 bytes instead of 1000/],
     ["other bytes", () => writeFileSync(policyFile(2), "x".repeat(1000)), /content of policy\/weights.* has changed/],
-    ["a manifest cut short", () => writeFileSync(join(folder, "step-000002", "checkpoint.json"), '{"format'), /JSON/],
-    ["no manifest", () => rmSync(join(folder, "step-000002", "checkpoint.json")), /not a checkpoint/],
+    ["a manifest cut short", () => writeFileSync(manifestOf(2), '{"format'), /JSON/],
+    ["an edited step", () => edit(2, '"step":2', '"step":1'), /content of checkpoint\.json has changed/],
+    ["edited metrics", () => edit(2, '"NaN"', "0.25"), /content of checkpoint\.json has changed/],
+    ["an edited hash", () => edit(2, /"\}\n$/, '0"}\n'), /content of checkpoint\.json has changed/],
+    ["its hash no longer at the end", () => edit(2, /\}\n$/, ',"score":9}\n'), /checkpoint\.json has changed/],
+    ["no manifest", () => rmSync(manifestOf(2)), /not a checkpoint/],
   ])("skips one with %s and warns", async (_what, damage, message) => {
     await save(1);
     await save(2);
@@ -246,6 +257,17 @@ describe("latestCheckpoint", () => {
     const warnings: string[] = [];
     expect((await latestCheckpoint(folder, (text) => warnings.push(text)))?.step).toBe(1);
     expect(warnings).toEqual([expect.stringMatching(message)]);
+  });
+
+  it("a checkpoint of an earlier version, whose checkpoint.json is not hashed, is used with a warning", async () => {
+    await save(2);
+    edit(2, /,"sha256":"\w+"\}\n$/, "}\n");
+    const warnings: string[] = [];
+    const warn = (text: string) => warnings.push(text);
+    expect((await latestCheckpoint(folder, warn))?.step).toBe(2);
+    expect((await readCheckpoint(join(folder, "step-000002"), warn)).step).toBe(2);
+    const warning = expect.stringMatching(/step-000002\/checkpoint\.json has no SHA-256/);
+    expect(warnings).toEqual([warning, warning]);
   });
 
   /** 64 bytes in the middle of a file, as a failing disk changes them. */
@@ -296,8 +318,8 @@ describe("readCheckpoint", () => {
     await save(1);
     await expect(readCheckpoint(root)).rejects.toThrow(/is not a checkpoint: checkpoint\.json is missing/);
     await expect(readCheckpoint(policyFile(1))).rejects.toThrow(/is not a checkpoint/);
-    const file = join(folder, "step-000001", "checkpoint.json");
-    writeFileSync(file, readFileSync(file, "utf8").replace('"format":1', '"format":2'));
+    const file = manifestOf(1);
+    edit(1, '"format":1', '"format":2');
     await expect(readCheckpoint(join(folder, "step-000001"))).rejects.toThrow(/newer version.*format is 2/);
     writeFileSync(file, "{}");
     await expect(readCheckpoint(join(folder, "step-000001"))).rejects.toThrow(UserError);

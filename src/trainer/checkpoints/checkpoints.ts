@@ -101,7 +101,7 @@ export async function latestCheckpoint(
   const damages: string[] = [];
   for (const name of (await checkpointNames(folder)).reverse()) {
     try {
-      const checkpoint = await readCheckpoint(join(folder, name));
+      const checkpoint = await readCheckpoint(join(folder, name), warn);
       for (const damage of damages) warn(`${damage}; ${name} is used instead`);
       return checkpoint;
     } catch (error) {
@@ -117,11 +117,17 @@ export async function latestCheckpoint(
 
 /**
  * Reads a checkpoint after checking that all its files are what was written.
+ * @param warn told when this cannot be checked
  * @throws UserError if `path` is not a checkpoint, is damaged, or was written by a newer version
  */
-export async function readCheckpoint(path: string): Promise<Checkpoint> {
+export async function readCheckpoint(path: string, warn: (text: string) => void = () => {}): Promise<Checkpoint> {
   const manifest = await readManifest(path);
   await checkFiles(path, manifest.files);
+  if (!manifest.hashed) {
+    warn(
+      `${join(path, "checkpoint.json")} has no SHA-256, as earlier versions wrote it: changes to it are not noticed`,
+    );
+  }
   return checkpointOf(path, manifest);
 }
 
@@ -169,7 +175,7 @@ function damaged(error: unknown): undefined {
 
 const summarize = async (path: string) => checkpointOf(path, await readManifest(path));
 
-function checkpointOf(path: string, { files, ...content }: Manifest): Checkpoint {
+function checkpointOf(path: string, { files, hashed: _, ...content }: Manifest): Checkpoint {
   const bytes = Object.values(files).reduce((sum, file) => sum + file.bytes, 0);
   return { ...content, path: resolve(path), bytes };
 }

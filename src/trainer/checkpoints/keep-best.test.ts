@@ -36,17 +36,28 @@ it("keep_best keeps the checkpoint of the best validation, and export, chat and 
   expect(existsSync(join(folder, "best"))).toBe(false);
 });
 
-it("reports a missing best checkpoint, and a best_metric that does not exist", async () => {
+it.each([
+  ["val/rewrad", "val/reward"],
+  ["toy-validation/pass@1", "val/toy-validation/pass@1"],
+])("best_metric=%s is refused before anything opens, with the right name", async (name, right) => {
+  const overrides = [`training.best_metric=${name}`, `rllm.trainer.run_dir=${newFolder()}`];
+  const refused = train(toy(), { engine: openToy(), overrides });
+  await expect(refused).rejects.toMatchObject({ name: "UserError", hint: `did you mean ${right}?` });
+  await train(toy(), { engine: openToy(), overrides: [`training.best_metric=${right}`, overrides[1]!] });
+});
+
+it("reports a missing best checkpoint", async () => {
   const folder = newFolder();
   const overrides = [
     `rllm.trainer.run_dir=${folder}`,
     "rllm.trainer.total_batches=2",
-    "training.best_metric=val/rewrad",
+    "rllm.trainer.test_freq=0",
+    "rllm.trainer.save_freq=1",
   ];
-  await train(toy(), { engine: openToy(), overrides });
+  const { validation: none, ...unvalidated } = toy();
+  await train(unvalidated, { engine: openToy(), overrides });
   await expect(findCheckpoint(join(folder, "best"))).rejects.toThrow("has no best checkpoint");
   await expect(findCheckpoint(join(newFolder(), "best"))).rejects.toThrow(/the run folder .* does not exist/);
-  expect(readFileSync(join(folder, "log.txt"), "utf8")).toContain("best_metric=val/rewrad is not a metric");
   const { validation: _, ...unmeasured } = toy({ training: { keep_best: true } });
   await expect(train(unmeasured, { engine: openToy() })).rejects.toThrow("training.keep_best");
 });

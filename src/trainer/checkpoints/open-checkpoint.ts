@@ -1,9 +1,10 @@
 /** Finds a checkpoint by its own folder, its run's folder, or a link to one of them. */
 import { existsSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
-import { type ComposedConfig, composeConfig, prepareComposition } from "../../config/compose.ts";
+import { type ComposedConfig, composeConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
+import { withInside } from "../../files/regular-file.ts";
 import { newestRun } from "../../tracking/run-folder/newest-run.ts";
 import { bestCheckpoint, type Checkpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
 
@@ -23,14 +24,12 @@ const missingRun = (path: string) => new UserError(`the run folder ${path} does 
 /**
  * @param path a checkpoint folder; a run folder, for its newest complete checkpoint; `{run folder}/best`, or `best` for
  * the best checkpoint of runs/latest
- * @param warn reports damaged checkpoints that are skipped
+ * @param warn reports damaged checkpoints that are skipped, and those that cannot be checked
  * @throws UserError if there is no checkpoint at `path`; RunError if all are damaged
  */
 export async function openCheckpoint(path: string, warn = printWarning): Promise<OpenCheckpoint> {
   const found = await findCheckpoint(path, warn);
-  const sources = { input: found.state.config as never };
-  await prepareComposition(sources);
-  const composed = composeConfig(sources);
+  const composed = composeConfig({ input: found.state.config as never });
   return { folder: found.path, step: found.step, config: composed.config, composed };
 }
 
@@ -41,7 +40,7 @@ export async function findCheckpoint(path: string, warn = printWarning): Promise
     throw new UserError(`the folder ${path} does not exist`, { hint: newestRun() });
   }
   const inRun = join(folder, "checkpoints");
-  const found = existsSync(inRun) ? await latestCheckpoint(inRun, warn) : await readCheckpoint(folder);
+  const found = existsSync(inRun) ? await latestCheckpoint(inRun, warn) : await readCheckpoint(folder, warn);
   if (found) return found;
   throw new UserError(`${path} has no checkpoint so far`, {
     hint: "a run saves one every rllm.trainer.save_freq steps",
@@ -63,12 +62,12 @@ async function namedBest(path: string): Promise<string | undefined> {
 
 /**
  * The config.yaml of a run folder.
- * @throws UserError if there is no such run
+ * @throws UserError if there is no such run, or the file is not a regular one
  */
 export function savedConfigFile(folder: string): string {
   if (!existsSync(folder)) throw missingRun(folder);
-  const file = join(folder, "config.yaml");
-  if (existsSync(file)) return file;
+  // A run folder may come from someone else.
+  if (withInside(folder, "config.yaml", () => true)) return join(folder, "config.yaml");
   throw new UserError(`${folder} is not a run folder: config.yaml is missing`, {
     hint: "name the folder of a run, such as runs/latest, not one of its checkpoints",
   });

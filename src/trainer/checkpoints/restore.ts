@@ -31,6 +31,16 @@ export function resumeOptions({ training, rllm }: Config): ResumeOptions {
   });
 }
 
+/**
+ * @param weights a checkpoint to take only the weights of
+ * @throws UserError if a checkpoint that the run starts from does not exist
+ */
+export async function requireCheckpoint(options: ResumeOptions, weights: string | undefined): Promise<void> {
+  // Damaged checkpoints are reported when the run begins.
+  if (options.mode === "path") await findCheckpoint(options.path, () => {});
+  if (weights !== undefined) await findCheckpoint(weights, () => {});
+}
+
 export interface RestoreParts {
   models: Pick<Models, "sampler" | "learner" | "critic">;
   /** The run's checkpoints; undefined if the run only measures. */

@@ -42,7 +42,7 @@ interface Candidate {
  */
 export async function evaluate(
   { candidates, output, json = false }: EvaluationRequest,
-  prepare: (candidate: Pick<Candidate, "checkpoint" | "settings">) => Measurement,
+  prepare: (candidate: Pick<Candidate, "checkpoint" | "settings">) => Promise<Measurement>,
 ): Promise<{ folder: string; validation: Readonly<Record<string, number>> }> {
   if (output !== undefined && existsSync(output) && readdirSync(output).length > 0) {
     throw new UserError(`${output} is not empty`, { hint: "name a folder that does not exist yet" });
@@ -52,13 +52,14 @@ export async function evaluate(
   if (twice) throw new UserError(`${twice.name} is named twice`, { hint: "name two different checkpoints" });
   // The base model is that of the first run.
   const first = models.find(({ settings }) => settings !== undefined);
-  const prepared = models.map((model) => {
+  const prepared: ({ model: Candidate } & Measurement)[] = [];
+  for (const model of models) {
     const { checkpoint, settings = first?.settings } = model;
     const candidate: Pick<Candidate, "checkpoint" | "settings"> = {};
     if (checkpoint !== undefined) candidate.checkpoint = checkpoint;
     if (settings !== undefined) candidate.settings = settings;
-    return { model, ...prepare(candidate) };
-  });
+    prepared.push({ model, ...(await prepare(candidate)) });
+  }
   for (const text of differentSettings(prepared)) process.stderr.write(`warning: ${text}\n`);
 
   const experiment = prepared[0]!.config.rllm.trainer.experiment_name;

@@ -1,5 +1,8 @@
 /** Measures the published policy on the validation tasks. */
+import type { Config } from "../../config/schema.ts";
 import type { Dataset } from "../../data/types.ts";
+import { UserError } from "../../errors.ts";
+import { nearest } from "../../nearest.ts";
 import { mean } from "../../statistics.ts";
 import type { RunEvent } from "../../tracking/events.ts";
 import type { Episode } from "../../trajectories/types.ts";
@@ -12,8 +15,6 @@ export interface ValidationOptions {
   /** Tasks that are attempted together; undefined: all. */
   atOnce: number | undefined;
   attempts: Attempts;
-  /** The metric that finds the best checkpoint. */
-  bestMetric: string;
 }
 
 export interface ValidationParts {
@@ -30,7 +31,7 @@ export interface ValidationParts {
  */
 export async function validate(
   { dataset, rollouts, recorder, emit }: ValidationParts,
-  { atOnce = dataset.size, attempts, bestMetric }: ValidationOptions,
+  { atOnce = dataset.size, attempts }: ValidationOptions,
   step: number,
   outage: Outage,
 ): Promise<Validation> {
@@ -49,11 +50,6 @@ export async function validate(
   const metrics = validationMetrics(episodes, dataset.name, attempts.rollouts);
   const seconds = (performance.now() - start) / 1000;
   recorder.episodes(source, episodes);
-  if (!Object.hasOwn(metrics, bestMetric) && "val/reward" in metrics) {
-    // With this name no checkpoint would ever count as the best.
-    const text = `training.best_metric=${bestMetric} is not a metric of this validation, which has ${Object.keys(metrics).join(", ")}; no checkpoint counts as the best`;
-    emit({ type: "warning", text });
-  }
   emit({ type: "validation-end", step, metrics, seconds });
   return { step, metrics, episodes };
 }
@@ -89,6 +85,24 @@ export function validationMetrics(episodes: readonly Episode[], source: string, 
     ...(n > 1 ? { [`val/${source}/pass@${n}`]: mean([...tasks.values()]) } : {}),
     ...counts,
   };
+}
+
+/**
+ * The metric that finds the best checkpoint.
+ *
+ * @param source the name of the validation dataset; undefined: nothing is validated
+ * @throws UserError if it is not a metric of the validation: no checkpoint would ever count as the best
+ */
+export function bestMetricOf({ training, rllm }: Config, source: string | undefined): string {
+  const { best_metric: name } = training;
+  const { n_val: n } = rllm.rollout;
+  const solved = [...new Set([1, n])].map((count) => `val/${source}/pass@${count}`);
+  const names = ["val/reward", `val/${source}/reward`, ...solved];
+  if (source === undefined || names.includes(name)) return name;
+  const near = nearest(name, names, 1);
+  throw new UserError(`training.best_metric=${name} is not a metric of the validation dataset ${source}`, {
+    hint: near.length > 0 ? `did you mean ${near.join()}?` : `the metrics are ${names.join(", ")}`,
+  });
 }
 
 /** The reward of an episode, null if it is unknown, and whether its task counts as solved. */

@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, expect, it, vi } from "vitest";
-import { temporaryFolders, toy } from "../toy-experiment.fixture.ts";
+import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
 const { newFolder, remove } = temporaryFolders("hone-before-");
@@ -40,6 +40,31 @@ it.each([
   const settings = ["rllm/backend=tinker", service, "model.lora_rank=32", `rllm.trainer.run_dir=${folder}`];
   await expect(train(toy(), { overrides: [...settings, ...overrides] })).rejects.toThrow(message);
   expect([requests, existsSync(folder)]).toEqual([0, false]);
+});
+
+it("a wrong checkpoint is refused before the model loads", async () => {
+  const folder = newFolder();
+  const missing = /the folder .*nothing does not exist/;
+  const settings = { engine: openToy(), overrides: [`rllm.trainer.run_dir=${folder}`] };
+  await expect(train(toy(), { ...settings, checkpoint: `${folder}/nothing` })).rejects.toThrow(missing);
+  const resumed = [...settings.overrides, "training.resume_mode=path", `training.resume_from_path=${folder}/nothing`];
+  await expect(train(toy(), { ...settings, overrides: resumed })).rejects.toThrow(missing);
+  expect(existsSync(folder)).toBe(false);
+});
+
+it("a dry run names everything for which a run would stop, and exits with the code of such a run", async () => {
+  const written: string[] = [];
+  vi.spyOn(process.stdout, "write").mockReturnValue(true);
+  vi.spyOn(process.stderr, "write").mockImplementation((text) => written.push(String(text)) > 0);
+  const dry = (...overrides: string[]) => train(toy(), { overrides, dryRun: true });
+  const wrong = ["local.processes=2", "local.sequence_parallel=3", "rllm.gateway.tunnel=tunnel", "rllm.rollout.n=3"];
+  expect((await dry(...wrong, "training.resume_mode=path")).exitCode).toBe(2);
+  const refused = written.splice(0);
+  expect((await dry()).exitCode).toBe(0);
+  vi.restoreAllMocks();
+  const stops = refused.filter((line) => line.includes("a run would stop here")).join("");
+  for (const reason of ["sequence_parallel=3", "not an http", "resume_from_path"]) expect(stops).toContain(reason);
+  expect(written.filter((line) => line.includes("would stop"))).toEqual([]);
 });
 
 it.each([

@@ -9,6 +9,7 @@ import { type Gateway, type GatewayOptions, openGateway } from "../../gateway/ga
 import { createAccess } from "../../gateway/requests/access.ts";
 import type { TraceStore } from "../../gateway/traces/open-trace-store.ts";
 import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
+import { imageFetching } from "./image-fetching.ts";
 
 export interface OpenRunGatewayOptions {
   config: Config;
@@ -26,7 +27,9 @@ export interface OpenRunGatewayOptions {
 const defaultPort = 4000;
 
 /** @throws UserError for settings that the gateway would refuse, before anything is loaded */
-export function checkRunGateway({ rllm: { gateway, sdk } }: Config): void {
+export function checkRunGateway(config: Config): void {
+  const { gateway, sdk } = config.rllm;
+  imageFetching(config, () => {});
   const { host, admin_token: token } = sdk.proxy;
   if (token === maskedSecret) {
     // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that

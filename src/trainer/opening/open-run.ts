@@ -3,7 +3,7 @@ import { join, relative, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Workflow } from "../../agents/types.ts";
-import type { Engine, Learner, LearnerSpec } from "../../backends/engine.ts";
+import type { Capabilities, Engine, Learner, LearnerSpec } from "../../backends/engine.ts";
 import { openEngine } from "../../backends/registry/open-engine.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import type { Chat } from "../../chat/types.ts";
@@ -13,6 +13,7 @@ import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { folderStore, mediaFolder } from "../../images/media-store.ts";
 import { visionOf } from "../../rollout/vision.ts";
+import { checkSettings } from "../../support/check-support.ts";
 import { type RunEvent, subscribers } from "../../tracking/events.ts";
 import { watchHealth } from "../../tracking/health/watch-health.ts";
 import { openJournal } from "../../tracking/run-folder/journal.ts";
@@ -20,9 +21,8 @@ import { createRunFolder, openRunFolder, type RunFolder } from "../../tracking/r
 import { keepCheckpoints } from "../checkpoints/checkpoint-keeper.ts";
 import { restore } from "../checkpoints/restore.ts";
 import { validate } from "../evaluation/validate.ts";
-import type { Experiment } from "../experiment.ts";
+import { type Experiment, scriptFacts } from "../experiment.ts";
 import type { TrainOptions } from "../launch.ts";
-import { checkSamplerLogprobs } from "../recipe/loss-options.ts";
 import { compileRecipe, type Recipe } from "../recipe/recipe.ts";
 import { createRecorder } from "../records/record.ts";
 import { watchOutage } from "../rollouts/failing-rollouts.ts";
@@ -30,6 +30,7 @@ import { openRewardModels } from "../rollouts/reward-models.ts";
 import { openRollouts, type Rollouts } from "../rollouts/rollouts.ts";
 import type { Run } from "../run.ts";
 import type { Models, Progress, Validation } from "../state.ts";
+import { imageFetching } from "./image-fetching.ts";
 import { listenForInterrupt } from "./interrupt.ts";
 import { openLoggers } from "./loggers.ts";
 import { openRunGateway } from "./open-gateway.ts";
@@ -123,17 +124,24 @@ async function open(
   // Rollouts would fail one by one, and be retried.
   void engine.died?.then((reason) => abort.abort(reason));
   const { chat } = opened;
+  const checkFor = (capabilities: Capabilities) =>
+    checkSettings(composed, { capabilities, script: scriptFacts(experiment) });
+  const recheck = (capabilities: Capabilities) => {
+    const known = checkFor(compiled.capabilities).warnings.map(({ text }) => text);
+    const checked = checkFor(capabilities);
+    for (const { text } of checked.warnings) if (!known.includes(text)) warn(text);
+    return checked.composed;
+  };
   // A remote service may support less than its descriptor says.
   const recipe = isDeepStrictEqual(engine.capabilities, compiled.capabilities)
     ? compiled
-    : compileRecipe(composed, engine.capabilities, experiment);
+    : compileRecipe(recheck(engine.capabilities), engine.capabilities, experiment);
   for (const text of recipe.warnings) warn(text);
   const models = await openModels(engine, recipe.models, options.engine ? closers : undefined);
-  if (models.sampler.logprobs !== engine.capabilities.sampleLogprobs) {
-    for (const text of checkSamplerLogprobs(config, engine.capabilities.engine, models.sampler.logprobs)) warn(text);
-  }
+  const { logprobs } = models.sampler;
+  if (logprobs !== engine.capabilities.sampleLogprobs) recheck({ ...engine.capabilities, sampleLogprobs: logprobs });
   const rewardModels = recipe.rewardModels && (await openRewardModels(engine, recipe.rewardModels, warn));
-  const vision = visionOf(engine);
+  const vision = visionOf(engine, imageFetching(config, warn));
   if (config.data.mixed_mm_data && typeof vision === "string") {
     throw new UserError(`data.mixed_mm_data=true, but ${vision}`, { hint: "use a vision-language model" });
   }

@@ -5,13 +5,11 @@ import { lossAliases, type PolicyLossName, policyLosses } from "../../algorithms
 import { rejectionRules } from "../../algorithms/off-policy/rejection.ts";
 import type { CustomLoss } from "../../algorithms/policy-loss/custom-loss.ts";
 import type { PolicyLossOptions } from "../../algorithms/policy-loss/policy-loss.ts";
-import type { Capabilities, Sampler } from "../../backends/engine.ts";
-import { changesDistribution } from "../../backends/sampling-params.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
-import { type CorrectionOptions, correctsProcessed } from "../update/prepare-batch.ts";
+import type { CorrectionOptions } from "../update/prepare-batch.ts";
 
 export type CustomLosses = Readonly<Record<string, CustomLoss>>;
 
@@ -74,42 +72,7 @@ export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOp
   };
 }
 
-/**
- * Checks the settings that rely on the sampler's log-probabilities, if sampling changes the model's distribution.
- *
- * @returns what the user should know, a sentence each
- * @throws UserError if off-policy correction would rely on them
- */
-export function checkSamplerLogprobs(config: Config, engine: string, logprobs: Sampler["logprobs"]): string[] {
-  const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.train;
-  if (logprobs === "raw" || !changesDistribution({ temperature, topP, topK, minP })) return [];
-  const { weights, rules } = correctionOptions(config);
-  if (weights !== undefined || rules.length > 0) throw correctsProcessed(engine);
-  if (!config.rllm.algorithm.rollout_correction.bypass_mode) return [];
-  return [
-    `rllm.algorithm.rollout_correction.bypass_mode has no effect: the engine "${engine}" reports log-probabilities after temperature, top_p and top_k, so ratios start from the trainer's own`,
-  ];
-}
-
 export function klControllerOptions({ rllm: { algorithm } }: Config): KlControllerOptions {
   const { kl_beta, kl_target: target, kl_horizon: horizon } = algorithm;
   return { initial: kl_beta ?? 0, target, horizon };
-}
-
-/** @throws UserError if the loss needs an output that the engine does not provide */
-export function requireOutputs(
-  capabilities: Capabilities,
-  { rllm: { algorithm } }: Config,
-  readsEntropy: boolean,
-): void {
-  if (!readsEntropy || capabilities.outputs.includes("entropy")) return;
-  const key =
-    algorithm.entropy_coeff !== 0
-      ? "rllm.algorithm.entropy_coeff"
-      : algorithm.high_entropy_token_ratio
-        ? "rllm.algorithm.high_entropy_token_ratio"
-        : "rllm.algorithm.loss_fn";
-  throw new UserError(`${key} needs entropies, which the engine ${capabilities.engine} does not compute`, {
-    hint: "Train with the local engine: rllm/backend=local.",
-  });
 }

@@ -31,18 +31,9 @@ export function tasksPerDraw(config: Config): number {
   return Math.floor(tasksPerStep(config) * (enable ? multiplier : 1));
 }
 
-/** @throws UserError if a dataset is missing or too small, or a step would not fit into memory */
+/** @throws UserError if a dataset is too small */
 export function planOf({ train, validation }: Experiment<unknown>, config: Config): Plan {
-  const { keep_best } = config.training;
   const { val_only, val_before_train, test_freq, save_freq, freq_unit } = config.rllm.trainer;
-  if (!validation && (keep_best || val_only)) {
-    throw new UserError(
-      keep_best
-        ? "training.keep_best: the experiment has no validation dataset, so no best checkpoint can be chosen"
-        : "nothing to evaluate: the experiment has no validation dataset",
-      { hint: "give the experiment a `validation` dataset" },
-    );
-  }
   const perEpoch = val_only ? 0 : stepsPerEpoch(train.size, tasksPerDraw(config), batchKey(config));
   const total = val_only ? 0 : totalSteps(config, perEpoch);
   const unit = freq_unit === "epochs" ? perEpoch : 1;

@@ -1,6 +1,6 @@
-/** The configuration, compiled once: the options of each stage, and every reason to refuse them before anything opens. */
+/** The configuration, compiled once into the options of each stage. `src/support` has checked it. */
 
-import { needsReference, readsEntropy } from "../../algorithms/policy-loss/policy-loss.ts";
+import { needsReference } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Capabilities, PolicySpec } from "../../backends/engine.ts";
 import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
@@ -9,23 +9,19 @@ import { parseOnAgentError } from "../../rollout/on-agent-error.ts";
 import type { RunRolloutsOptions } from "../../rollout/run-rollouts.ts";
 import { maskedReasons } from "../../trajectories/group-trajectories.ts";
 import { resumeOptions } from "../checkpoints/restore.ts";
+import { bestMetricOf } from "../evaluation/validate.ts";
 import type { Experiment } from "../experiment.ts";
-import { checkRunGateway } from "../opening/open-gateway.ts";
 import type { GatheringOptions } from "../rollouts/group-episodes.ts";
 import type { Attempts, RolloutOptions } from "../rollouts/rollouts.ts";
-import { asyncOptions, checkAsync } from "./async-options.ts";
-import { checkCredit, creditOptions, needsEstimate } from "./credit-options.ts";
-import { checkSamplerLogprobs, requireOutputs } from "./loss-options.ts";
+import { asyncOptions, asyncWarnings } from "./async-options.ts";
+import { creditOptions, needsEstimate } from "./credit-options.ts";
 import { planOf, tasksPerDraw, tasksPerStep } from "./plan.ts";
 import { rewardModelOptions } from "./reward-model-options.ts";
 import { criticSpec, referenceSpec, updateOptions } from "./update-options.ts";
 
 export type Recipe = ReturnType<typeof compileRecipe>;
 
-/**
- * @throws UserError if settings contradict each other, would have no effect, or need what the engine or the experiment
- *   does not offer
- */
+/** @throws UserError if a name is unknown, a dataset is too small, or the text of a setting cannot be read */
 export function compileRecipe(
   composed: Pick<ComposedConfig, "config" | "origins">,
   capabilities: Capabilities,
@@ -35,10 +31,7 @@ export function compileRecipe(
   const { estimators } = experiment;
   const { rllm, data, training } = config;
   const plan = planOf(experiment, config);
-  checkCredit(config, estimators, capabilities);
-  checkRunGateway(config);
   const update = updateOptions(config, experiment, capabilities, plan.totalSteps);
-  requireOutputs(capabilities, config, readsEntropy(update.loss));
   const compares = needsReference(update.loss) || (rllm.algorithm.use_kl_in_reward && update.klController.initial > 0);
   const judges = needsEstimate(config, estimators, "values") && !rllm.trainer.val_only;
   const attempts = attemptsOf("train", rllm.rollout.n, rllm.rollout.train);
@@ -78,10 +71,9 @@ export function compileRecipe(
     validation: {
       atOnce: data.val_batch_size === -1 ? undefined : data.val_batch_size,
       attempts: attemptsOf("validate", rllm.rollout.n_val, rllm.rollout.val),
-      bestMetric: training.best_metric,
     },
     checkpoints: {
-      bestMetric: training.best_metric,
+      bestMetric: bestMetricOf(config, experiment.validation?.name),
       keepBest: training.keep_best,
       retention: { maxNumber: training.max_ckpt_num, maxBytes: training.max_ckpt_mem * 1e9 },
     },
@@ -94,10 +86,7 @@ export function compileRecipe(
     },
     maxBadSteps: rllm.trainer.max_bad_steps,
     /** Warnings for the user. */
-    warnings: [
-      ...checkAsync(config, experiment, capabilities),
-      ...checkSamplerLogprobs(config, capabilities.engine, capabilities.sampleLogprobs),
-    ],
+    warnings: asyncWarnings(config),
   };
 }
 

@@ -2,14 +2,13 @@
 import type { Capabilities, LearnerSpec } from "../../backends/engine.ts";
 import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import type { Config } from "../../config/schema.ts";
-import { UserError } from "../../errors.ts";
 import type { Experiment } from "../experiment.ts";
 import type { AdamOptions } from "../update/passes.ts";
 import type { UpdateOptions } from "../update/update-policy.ts";
 import { advantageOptions } from "./credit-options.ts";
 import { correctionOptions, klControllerOptions, policyLossOptions } from "./loss-options.ts";
 
-/** @throws UserError if a loss is unknown, or settings contradict each other */
+/** @throws UserError if a loss is unknown */
 export function updateOptions(
   config: Config,
   { estimators, losses }: Pick<Experiment<unknown>, "estimators" | "losses">,
@@ -60,20 +59,13 @@ function adamOptions(
   return { rate, totalSteps, beta1, beta2, eps, weightDecay, maxGradNorm };
 }
 
-/**
- * The policy's own adapter and a value head. A critic has no output layer to adapt.
- *
- * @throws UserError if only the output layer would be adapted
- */
+/** The policy's own adapter and a value head. A critic has no output layer to adapt. */
 export function criticSpec(config: Config): LearnerSpec {
   const adapter = adapterSpec(config);
   const other = otherModel(config, config.rllm.critic.model);
   if (adapter.kind !== "lora") return { adapter, head: "value", ...other };
   const targets = adapter.targets.filter((target) => target !== "unembed");
-  if (targets.length > 0) return { adapter: { ...adapter, targets }, head: "value", ...other };
-  throw new UserError("model.train_attn and model.train_mlp are both off, so the critic has no layers to train", {
-    hint: "model.train_mlp=true, or an estimator without a critic, e.g. rllm.algorithm.adv_estimator=rloo",
-  });
+  return { adapter: { ...adapter, targets }, head: "value", ...other };
 }
 
 /** The frozen model that the KL compares with. */

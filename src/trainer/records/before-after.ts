@@ -1,7 +1,8 @@
 /** The same validation prompts before and after training, side by side. */
-import { existsSync, readFileSync } from "node:fs";
-import { join } from "node:path";
 import { textOf } from "../../chat/images/content.ts";
+import { withInside } from "../../files/regular-file.ts";
+import { linesFrom, mostEpisodeBytes } from "../../tracking/run-folder/lines.ts";
+import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
 import { episodesFile } from "../../tracking/run-folder/run-folder.ts";
 import type { Episode } from "../../trajectories/types.ts";
 
@@ -18,11 +19,18 @@ export function beforeAfter(folder: string, lastStep: number): string[] {
   });
 }
 
+/** A file that cannot be read only shortens the report: the run itself is complete. */
 function firstEpisodes(folder: string, step: number): Episode[] {
-  const file = join(folder, "episodes", episodesFile(step, "validation"));
-  if (!existsSync(file)) return [];
-  const lines = readFileSync(file, "utf8").split("\n", shown);
-  return lines.filter((line) => line !== "").map((line) => JSON.parse(line) as Episode);
+  const found: Episode[] = [];
+  try {
+    withInside(folder, `episodes/${episodesFile(step, "validation")}`, (file) => {
+      for (const { text } of linesFrom(file, { most: mostEpisodeBytes })) {
+        if (found.length === shown) return;
+        if (text) found.push(readEpisode(text));
+      }
+    });
+  } catch {}
+  return found;
 }
 
 function promptOf(episode: Episode): string {

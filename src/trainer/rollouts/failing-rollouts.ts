@@ -4,6 +4,7 @@ import { RunError, UserError } from "../../errors.ts";
 import { userFrames } from "../../stack-frames.ts";
 import type { RunEvent } from "../../tracking/events.ts";
 import type { Episode, Failure } from "../../trajectories/types.ts";
+import { messageOf } from "./blame-agent.ts";
 
 /** Where episodes come from. */
 export interface EpisodeSource {
@@ -97,13 +98,13 @@ function mayPass(failed: readonly Episode[]): boolean {
   return failure.boundary === "timeout" || failure.kind === "infrastructure";
 }
 
-/** The most frequent failure. Messages that differ only in numbers, such as ports and times, count as the same. */
+/** The most frequent failure. */
 function mostFrequent(failed: readonly Episode[]): { failure: Failure; count: number; example: Episode } {
   const found = new Map<string, { failure: Failure; count: number; example: Episode }>();
   for (const example of failed) {
     const { failure } = example;
     if (failure === undefined) continue;
-    const key = `${failure.boundary}: ${failure.message.replace(/\d+/g, "#")}`;
+    const key = `${failure.boundary}: ${messageOf(failure)}`;
     const known = found.get(key) ?? { failure, count: 0, example };
     known.count++;
     found.set(key, known);

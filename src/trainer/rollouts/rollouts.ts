@@ -13,6 +13,7 @@ import type { SamplingClientOptions } from "../../rollout/session/types.ts";
 import type { QueuedTask, RolloutLife, RunEvent } from "../../tracking/events.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
+import { blameAgent } from "./blame-agent.ts";
 import { checkPrompts, summarizeWarnings } from "./failing-rollouts.ts";
 import { type RewardModels, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";
 
@@ -126,7 +127,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
     live.add(client);
     emit({ type: "rollouts-queued", step, purpose, tasks: queuedTasks(tasks, firstRollout, rollouts) });
     try {
-      const episodes = await runRollouts({
+      const ended = await runRollouts({
         ...options.attempts,
         tasks,
         n: rollouts,
@@ -139,7 +140,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
         seed: options.seed,
         signal: beside?.signal ?? parts.signal,
         onEpisode(episode) {
-          emit({ type: "rollout", step, purpose, ...ended(episode) });
+          emit({ type: "rollout", step, purpose, ...ending(episode) });
           onEpisode(episode);
         },
         gateway: rolloutGateway(gateway, {
@@ -166,6 +167,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           warn(`tearing down rollout ${rollout} of ${taskId}: a function that it registered ${message}`);
         },
       });
+      const episodes = blameAgent(ended, warn);
       if (parts.rewardModels) {
         await scoreEpisodes(episodes, parts.rewardModels, (model, { taskId, rollout }, problem) => {
           const cause = `${model} gave no score, so the reward is unknown: ${problem}`;
@@ -227,7 +229,7 @@ function queuedTasks(tasks: readonly Task[], firstRollout: number, count: number
   });
 }
 
-function ended({ taskId, rollout, retries, termination, trajectories, failure }: Episode): RolloutLife {
+function ending({ taskId, rollout, retries, termination, trajectories, failure }: Episode): RolloutLife {
   const reward = trajectories[0]?.reward ?? null;
   const life = { task: taskId, rollout, attempt: retries, state: "end", termination, reward } as const;
   return failure ? { ...life, failure: withoutStack(failure) } : life;

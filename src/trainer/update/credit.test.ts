@@ -1,12 +1,9 @@
 import fc from "fast-check";
 import { afterAll, describe, expect, it } from "vitest";
 import type { Workflow } from "../../agents/types.ts";
-import { capabilities as tinker } from "../../backends/tinker/capabilities.ts";
-import { composeConfig } from "../../config/compose.ts";
 import type { ConfigInput } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { rewardGroup } from "../../trajectories/sample-episodes.fixture.ts";
-import { checkCredit } from "../recipe/credit-options.ts";
 import {
   countOperations,
   metricLines,
@@ -199,7 +196,12 @@ describe("credit", () => {
       return { reward: graded(text), advantages: { agent: [advantage] } };
     };
     const precomputed: ConfigInput = { rllm: { algorithm: { use_precomputed_advantage: true } } };
-    await learns(toy(precomputed, graded, own));
+    const first = await learns(toy(precomputed, graded, own));
+    // No estimator changes them, such as one that whitens the tokens of a batch.
+    const whitening = { ...precomputed.rllm?.algorithm, adv_estimator: "reinforce_plus_plus" };
+    const same = await learns(toy({ rllm: { algorithm: whitening } }, graded, own));
+    expect(same["advantage/agent/mean"]).toBe(first["advantage/agent/mean"]);
+    expect(same["actor/pg_loss"]).toBe(first["actor/pg_loss"]);
     await expect(run(toy(precomputed))).rejects.toThrow("no rollout of this step returned advantages");
   });
 
@@ -221,19 +223,16 @@ describe("credit", () => {
   });
 
   it.each<[string, ConfigInput["rllm"], RegExp]>([
-    ["a mode of steps that is off", { stepwise_advantage: { mode: "per_step" } }, /has no effect/],
     [
       "steps normalized twice",
       { stepwise_advantage: { enable: true, mode: "per_step", normalize_by_steps: true } },
-      /each step has its own/,
+      /each step has its own advantage/,
     ],
     [
       "steps with one advantage for the trajectory",
       { stepwise_advantage: { enable: true, mode: "per_step" }, reward: { clip: 1 } },
-      /one advantage per trajectory/,
+      /one advantage for each trajectory/,
     ],
-    ["a mean without a norm", { reward: { running_norm_minus_mean: true } }, /no effect/],
-    ["a multiplier for nothing", { rejection_sample: { multiplier: 2 } }, /no effect/],
     [
       "an unknown estimator for a role",
       { algorithm: { estimator_map: { agent: "gropo" } } },
@@ -244,17 +243,6 @@ describe("credit", () => {
     await expect(refused).rejects.toThrow(message);
     await expect(refused).rejects.toThrow(UserError);
   });
-});
-
-it.each([
-  ["gae", /gae needs a critic's values, which the engine tinker does not compute/],
-  [
-    "optimal_token_baseline",
-    /needs the sum of the squared probabilities at each token, which the engine tinker does not compute/,
-  ],
-])("refuses %s if the engine does not provide what it needs", (name, message) => {
-  const { config } = composeConfig({ overrides: [`rllm.algorithm.adv_estimator=${name}`] });
-  expect(() => checkCredit(config, undefined, tinker)).toThrow(message);
 });
 
 it("drops groups whose advantages are all 0, with their advantages", () => {

@@ -90,11 +90,10 @@ describe("options on top of an algorithm", () => {
   it.each<[string, string[], RegExp]>([
     ["an unknown loss", algorithm("loss_fn=pppo"), /neither built in nor registered.*ppo/],
     ["an unknown loss of a role", algorithm("loss_fn_map={main: gsppo}"), /the policy loss "gsppo" does not exist/],
-    ["a target without a KL", algorithm("kl_target=0.1"), /kl_target=0.1 has no effect/],
     [
       "weights that could only be 1",
       algorithm("rollout_correction.tis_mode=token", "rollout_correction.bypass_mode=true"),
-      /tis_mode="token" has no effect/,
+      /tis_mode="token": it requires .*bypass_mode=false/,
     ],
   ])("%s is a mistake that is found before the first step", async (_, overrides, message) => {
     await expect(run("", overrides)).rejects.toThrow(message);

@@ -149,7 +149,7 @@ async function compareByTokens(
 }
 
 /** Off-policy correction compares two models, not a model with a distribution that temperature and filters changed. */
-export function correctsProcessed(engine: string): UserError {
+function correctsProcessed(engine: string): UserError {
   return new UserError(
     `rllm.algorithm.rollout_correction needs the model's own log-probabilities, but the engine "${engine}" reports them after temperature, top_p and top_k`,
     { hint: "Sample with temperature=1, top_p=1 and top_k=-1, or remove tis_mode and rs_mode." },

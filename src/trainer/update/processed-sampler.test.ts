@@ -72,6 +72,6 @@ it.each([
 
 it("refuses off-policy correction by them before anything is sampled", async () => {
   await expect(run(throughServer, "rllm.algorithm.rollout_correction.tis_mode=token")).rejects.toThrow(
-    /rollout_correction needs the model's own log-probabilities/,
+    /after temperature and filters, it requires sampling with temperature=1/,
   );
 });
