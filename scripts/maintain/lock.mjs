@@ -3,19 +3,18 @@
  * Rewrites the lock files of worker/ from its *.in files, after a version was changed there. torch and the packages that
  * only its standard Linux wheel needs have a lock of their own, since a machine without a GPU may use torch's CPU build.
  */
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { findPython } from "../setup/find-python.mjs";
+import { makeHome } from "../setup/home.mjs";
 import { workerFile } from "../setup/paths.mjs";
-import { homeOf } from "../setup/python.mjs";
 import { say } from "../setup/report.mjs";
 import { run } from "../setup/run.mjs";
 import { prepareUv } from "../setup/uv.mjs";
 
 const torchOnly = /^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==/;
 
-const home = homeOf();
-mkdirSync(home, { recursive: true });
+const home = makeHome();
 const uv = await prepareUv(home, (await findPython()).executable);
 
 /**

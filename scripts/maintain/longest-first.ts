@@ -2,7 +2,10 @@
 import { basename } from "node:path";
 import { BaseSequencer, type TestSpecification } from "vitest/node";
 
-const longest = ["sdk", "verl", "train", "examples", "own-server", "conformance", "every-algorithm"];
+const longest = [
+  ...["sdk", "verl", "verl-driver", "benchmarks", "train", "reward-models", "against-transformers", "sharded"],
+  ...["examples", "own-server", "other-models", "tinker", "every-algorithm"],
+];
 
 export class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {

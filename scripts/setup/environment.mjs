@@ -1,19 +1,20 @@
-/** Builds Python environments beside the local engine's, each from a lock file of its own and in a folder of `.hone`. */
-import { existsSync, mkdirSync } from "node:fs";
+/** Builds Python environments beside the local engine's, each from a lock file of its own. */
 import { join } from "node:path";
 import { findPython } from "./find-python.mjs";
+import { homeOf, installedPython, makeHome, otherVersions, pinnedFolder } from "./home.mjs";
 import { withLock } from "./lock.mjs";
 import { pythonIn, workerFile } from "./paths.mjs";
-import { diskUse, homeOf, requireRunning, showProgress } from "./python.mjs";
+import { diskUse, requireRunning, showProgress } from "./python.mjs";
 import { SetupError, say, secondsSince, size } from "./report.mjs";
 import { freeBytes, run } from "./run.mjs";
-import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
+import { replaceFolder } from "./stamp.mjs";
 import { installLock, prepareUv } from "./uv.mjs";
 
 /**
  * `own`: the variable that names a ready one instead. `disk`: its size in bytes. `check`: a program that shows that it works.
  * `builds`: a package has no wheel and is built (for verl the parser of its configuration, antlr4-python3-runtime).
- * @type {Record<string, {what: string, own: string, disk: number, check: string, builds?: boolean}>}
+ * @typedef {{what: string, own: string, disk: number, check: string, builds?: boolean}} Environment
+ * @type {Record<string, Environment>}
  */
 const environments = {
   vllm: { what: "vLLM", own: "HONE_VLLM_PYTHON", disk: 11e9, check: "import vllm" },
@@ -30,35 +31,37 @@ const environments = {
 
 /**
  * @param {string} name `worker/requirements-{name}.lock` pins it
- * @param {string} home
  * @returns {Promise<string>} the Python executable
  */
-export async function prepareEnvironment(name, home = homeOf()) {
+export async function prepareEnvironment(name) {
   const environment = environments[name];
   if (environment === undefined) throw new SetupError(`there is no environment "${name}"`, { exitCode: 2 });
-  const { what, own, disk, check, builds } = environment;
-  const given = process.env[own];
-  if (given) return requireRunning(given, own);
+  const given = process.env[environment.own];
+  if (given) return requireRunning(given, environment.own);
+  const ready = () => installedPython(name);
+  return ready() ?? withLock(join(makeHome(), "setup.lock"), async () => ready() ?? build(name, environment));
+}
+
+/**
+ * @param {string} name
+ * @param {Environment} environment
+ */
+async function build(name, { what, disk, check, builds }) {
+  const start = performance.now();
+  const home = homeOf();
+  const folder = pinnedFolder(name);
+  const { executable, version } = await findPython();
+  say(`preparing ${what} with Python ${version} in ${folder} (once, up to ${size(disk)} on disk)`);
+  if (freeBytes(home) < disk) say(`only ${size(freeBytes(home))} of disk are free`);
+  const uv = await prepareUv(home, executable);
   const lock = workerFile(`requirements-${name}.lock`);
-  const folder = join(home, name);
-  const stamp = { lock: hashFiles([lock]) };
-  const ready = () => readStamp(join(folder, ".stamp.json"))?.lock === stamp.lock && existsSync(pythonIn(folder));
-  if (ready()) return pythonIn(folder);
-  mkdirSync(home, { recursive: true });
-  await withLock(join(home, "setup.lock"), async () => {
-    if (ready()) return;
-    const start = performance.now();
-    const { executable, version } = await findPython();
-    say(`preparing ${what} with Python ${version} in ${folder} (once, up to ${size(disk)} on disk)`);
-    if (freeBytes(home) < disk) say(`only ${size(freeBytes(home))} of disk are free`);
-    const uv = await prepareUv(home, executable);
-    await replaceFolder(folder, async (partial) => {
-      await run("creating the environment", uv.command, ["venv", "--python", executable, partial], { env: uv.env });
-      await installLock(uv, ["--python", pythonIn(partial)], lock, what, showProgress, builds);
-      await run(`the first import of ${what}`, pythonIn(partial), ["-c", check]);
-      writeStamp(join(partial, ".stamp.json"), stamp);
-    });
-    say(`${what} ready in ${secondsSince(start)}${await diskUse(folder)}`);
+  await replaceFolder(folder, async (partial) => {
+    await run("creating the environment", uv.command, ["venv", "--python", executable, partial], { env: uv.env });
+    await installLock(uv, ["--python", pythonIn(partial)], lock, what, showProgress, builds);
+    await run(`the first import of ${what}`, pythonIn(partial), ["-c", check]);
   });
+  say(`${what} ready in ${secondsSince(start)}${await diskUse(folder)}`);
+  for (const other of otherVersions(folder))
+    say(`${other} belongs to another version of Hone; delete it if no project uses it`);
   return pythonIn(folder);
 }

@@ -1,6 +1,5 @@
 import { tmpdir } from "node:os";
 import { describe, expect, it } from "vitest";
-import { projectRoot } from "./paths.mjs";
 import { attempt, explain } from "./run.mjs";
 import { uvSettings } from "./uv.mjs";
 
@@ -49,11 +48,4 @@ describe("uvSettings", () => {
     ["uv's own settings win", pip, { UV_INDEX_URL: "x", SSL_CERT_FILE: "y" }, {}],
     ["nothing set", "", {}, {}],
   ])("%s", (_what, config, environment, settings) => expect(uvSettings(config, environment)).toEqual(settings));
-});
-
-describe("projectRoot", () => {
-  it.each([
-    ["a checkout is its own project", "/somewhere/else", "/src/hone", "/src/hone"],
-    ["a dependency serves the project around the working folder", "/", "/app/node_modules/hone", "/"],
-  ])("%s", (_what, cwd, root, project) => expect(projectRoot(cwd, root)).toBe(project));
 });

@@ -1,17 +1,22 @@
-/** Allows one set-up at a time: others wait. The lock of a dead process is taken over. */
+/**
+ * Allows one set-up at a time: others wait, also those on other machines that share the folder. The lock of a dead process is
+ * taken over.
+ */
 import { closeSync, openSync, readFileSync, rmSync, statSync, utimesSync, writeSync } from "node:fs";
+import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { say } from "./report.mjs";
 
 const heartbeatMs = 5000;
 const staleMs = 60_000;
 const pollMs = 200;
+const self = `${process.pid} ${hostname()}`;
 
 /** @param {string} file */
 function take(file) {
   try {
     const handle = openSync(file, "wx");
-    writeSync(handle, String(process.pid));
+    writeSync(handle, self);
     closeSync(handle);
     return true;
   } catch (error) {
@@ -38,10 +43,12 @@ function alive(pid) {
  */
 export function lockHolder(file) {
   try {
-    const pid = Number(readFileSync(file, "utf8"));
+    const owner = readFileSync(file, "utf8");
+    const pid = Number.parseInt(owner, 10) || 0;
+    const isHere = owner === `${pid} ${hostname()}`;
     const ageMs = Date.now() - statSync(file).mtimeMs;
     // An empty file is a lock that is being written.
-    if (pid === 0 ? ageMs > pollMs * 5 : ageMs > staleMs || !alive(pid)) return null;
+    if (pid === 0 ? ageMs > pollMs * 5 : ageMs > staleMs || (isHere && !alive(pid))) return null;
     return { pid };
   } catch (error) {
     if (/** @type {NodeJS.ErrnoException} */ (error).code === "ENOENT") return null;
@@ -62,7 +69,7 @@ export async function withLock(file, task) {
       rmSync(file, { force: true });
       // If two processes find the same dead lock, the slower may remove the faster one's: read the owner after a pause.
       if (take(file)) await sleep(pollMs);
-      if (readOwner(file) === process.pid) break;
+      if (readOwner(file) === self) break;
       continue;
     }
     if (!reported) say(`waiting for another set-up (process ${holder.pid})`);
@@ -90,7 +97,7 @@ function renew(file) {
 /** @param {string} file */
 function readOwner(file) {
   try {
-    return Number(readFileSync(file, "utf8"));
+    return readFileSync(file, "utf8");
   } catch {
     return null; // Removed by another waiting process.
   }

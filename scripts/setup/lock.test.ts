@@ -1,13 +1,13 @@
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, utimesSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { hostname, tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { beforeEach, describe, expect, it } from "vitest";
 import { lockHolder, withLock } from "./lock.mjs";
 
 let file: string;
-const deadPid = (): number => spawnSync(process.execPath, ["-e", ""]).pid;
+const deadPid = spawnSync(process.execPath, ["-e", ""]).pid;
 
 beforeEach(() => {
   file = join(mkdtempSync(join(tmpdir(), "hone-lock-")), "lock");
@@ -33,8 +33,8 @@ describe("withLock", () => {
   });
 
   it("takes over the lock of a process that is gone", async () => {
-    writeFileSync(file, String(deadPid()));
-    expect(await withLock(file, async () => readFileSync(file, "utf8"))).toBe(String(process.pid));
+    writeFileSync(file, `${deadPid} ${hostname()}`);
+    expect(await withLock(file, async () => readFileSync(file, "utf8"))).toBe(`${process.pid} ${hostname()}`);
   });
 });
 
@@ -42,8 +42,10 @@ describe("lockHolder", () => {
   const old = new Date(Date.now() - 120_000);
   it.each([
     ["none", null, undefined, null],
-    ["a live process", process.pid, undefined, { pid: process.pid }],
-    ["a live process that does not renew it: another took the number", process.pid, old, null],
+    ["a live process", `${process.pid} ${hostname()}`, undefined, { pid: process.pid }],
+    ["a live process that does not renew it: another took the number", `${process.pid} ${hostname()}`, old, null],
+    ["a process of another machine that shares the folder", `${deadPid} elsewhere`, undefined, { pid: deadPid }],
+    ["a process of another machine that does not renew it", `${deadPid} elsewhere`, old, null],
     ["a lock being written", "", undefined, { pid: 0 }],
     ["a lock never written", "", old, null],
   ])("%s", (_what, content, time, holder) => {

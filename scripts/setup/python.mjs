@@ -1,15 +1,16 @@
 /**
- * Builds the worker's Python environment in `.hone/python`, with uv and from lock files with hashes. It is either complete
- * or absent. The environment variable HONE_PYTHON names another Python to use.
+ * Builds the worker's Python environment with uv, from lock files with hashes. The environment variable HONE_PYTHON names
+ * another Python to use.
  */
-import { existsSync, mkdirSync, readFileSync } from "node:fs";
-import { delimiter, join } from "node:path";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { findPython } from "./find-python.mjs";
+import { hasNvidiaGpu, homeOf, installedPython, makeHome, otherVersions, pinnedFolder } from "./home.mjs";
 import { withLock } from "./lock.mjs";
-import { packageRoot, projectRoot, pythonIn, workerFile } from "./paths.mjs";
+import { packageRoot, pythonIn, workerFile } from "./paths.mjs";
 import { SetupError, say, secondsSince, size } from "./report.mjs";
 import { attempt, freeBytes, run } from "./run.mjs";
-import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
+import { replaceFolder } from "./stamp.mjs";
 import { installLock, prepareUv } from "./uv.mjs";
 
 const locks = {
@@ -22,42 +23,15 @@ const locks = {
 const ordinary = { download: 3.0e9, disk: 5.4e9 };
 const cpuSeconds = 20;
 
-export const homeOf = (project = projectRoot()) => join(project, ".hone");
-
-/** A driver without nvidia-smi is enough for torch. */
-function hasNvidiaGpu(environment = process.env) {
-  if (process.platform !== "linux") return false;
-  if (existsSync("/proc/driver/nvidia/version")) return true;
-  return (environment.PATH ?? "").split(delimiter).some((folder) => existsSync(join(folder, "nvidia-smi")));
-}
-
 /**
- * @param {string} home
- * @param {boolean} dev with the packages of the tests
- */
-function pythonReady(home, dev) {
-  const folder = join(home, "python");
-  const stamp = readStamp(join(folder, ".stamp.json"));
-  if (stamp?.locks !== hashFiles([locks.base, locks.torch]) || !existsSync(pythonIn(folder))) return false;
-  if (stamp.torch === "cpu" && hasNvidiaGpu()) return false; // A GPU was added later.
-  return !dev || readStamp(join(folder, ".dev.json"))?.locks === hashFiles([locks.dev]);
-}
-
-/**
- * @param {{dev?: boolean, home?: string}} options
+ * @param {{dev?: boolean}} options with the packages of the tests
  * @returns {Promise<string>} the Python executable
  */
-export async function preparePython({ dev = false, home = homeOf() } = {}) {
+export async function preparePython({ dev = false } = {}) {
   const own = process.env.HONE_PYTHON;
   if (own) return requireRunning(own, "HONE_PYTHON");
-  const folder = join(home, "python");
-  if (pythonReady(home, dev)) return pythonIn(folder);
-  mkdirSync(home, { recursive: true });
-  await withLock(join(home, "setup.lock"), async () => {
-    if (!pythonReady(home, false)) await build(home, folder);
-    if (dev && !pythonReady(home, true)) await addDev(home, folder);
-  });
-  return pythonIn(folder);
+  const ready = () => installedPython("python", { dev });
+  return ready() ?? withLock(join(makeHome(), "setup.lock"), async () => ready() ?? build(dev));
 }
 
 /**
@@ -72,37 +46,33 @@ export async function requireRunning(python, variable) {
   });
 }
 
-/**
- * @param {string} home
- * @param {string} folder
- */
-async function build(home, folder) {
+/** @param {boolean} dev */
+async function build(dev) {
   const start = performance.now();
+  const home = homeOf();
   const base = await findPython();
-  say(`preparing the local engine's Python ${base.version} in ${folder} (once)`);
+  say(`preparing the local engine's Python ${base.version} in ${home} (once)`);
   if (freeBytes(home) < ordinary.disk)
     say(`only ${size(freeBytes(home))} of disk are free; up to ${size(ordinary.disk)} may be needed`);
   const uv = await prepareUv(home, base.executable);
+  const name = (await offersCpuTorch(uv, base.executable)) ? "python-cpu" : "python";
+  const folder = pinnedFolder(dev ? `${name}-dev` : name);
   await replaceFolder(folder, async (partial) => {
     await run("creating the environment", uv.command, ["venv", "--python", base.executable, partial], { env: uv.env });
     const python = pythonIn(partial);
     await install(uv, python, locks.base);
-    const torch = await installTorch(uv, python);
+    if (name === "python-cpu") {
+      const args = ["pip", "install", "--python", python, ...cpuTorch()];
+      await run("installing torch's CPU build", uv.command, args, { env: uv.env, onLine: showProgress });
+    } else await install(uv, python, locks.torch);
+    if (dev) await install(uv, python, locks.dev);
     const version = await run("the first import of torch", python, ["-c", "import torch; print(torch.__version__)"]);
     say(`torch ${version.trim().split("\n").at(-1)} works`);
-    writeStamp(join(partial, ".stamp.json"), { locks: hashFiles([locks.base, locks.torch]), torch });
   });
   say(`Python ready in ${secondsSince(start)}${await diskUse(folder)}`);
-}
-
-/**
- * @param {string} home
- * @param {string} folder
- */
-async function addDev(home, folder) {
-  const uv = await prepareUv(home, pythonIn(folder));
-  await install(uv, pythonIn(folder), locks.dev);
-  writeStamp(join(folder, ".dev.json"), { locks: hashFiles([locks.dev]) });
+  for (const other of otherVersions(folder))
+    say(`${other} belongs to another version of Hone; delete it if no project uses it`);
+  return pythonIn(folder);
 }
 
 /**
@@ -119,44 +89,36 @@ export function showProgress(line) {
   if (/^(Downloading|Prepared|Installed|warning)/.test(line.trim())) say(`  ${line.trim()}`);
 }
 
-/**
- * On Linux without a GPU, torch's small CPU build is enough. It is in torch's own index; if that is not reachable, the
- * standard wheel is installed, which does not import without its CUDA packages.
- * @param {import("./uv.mjs").Uv} uv
- * @param {string} python
- * @returns {Promise<"cpu" | "ordinary">}
- */
-async function installTorch(uv, python) {
-  if (process.platform === "linux") {
-    if (hasNvidiaGpu()) say("found an NVIDIA GPU: installing torch with CUDA");
-    else if (await installCpuTorch(uv, python)) return "cpu";
-    say(
-      `downloading up to ${size(ordinary.download)}; ${size(ordinary.disk)} on disk, shared with uv's cache on the same disk`,
-    );
-  }
-  await install(uv, python, locks.torch);
-  return "ordinary";
+/** torch's CPU build of the locked version, which is in torch's own index. */
+function cpuTorch() {
+  const torch = /^torch==\S+/m.exec(readFileSync(locks.torch, "utf8"))?.[0];
+  if (torch === undefined) throw new SetupError(`${locks.torch} does not contain torch`);
+  return ["--no-deps", "--torch-backend", "cpu", torch];
 }
 
 /**
+ * On Linux without a GPU, torch's small CPU build is enough. If its index is not reachable, the standard wheel is installed,
+ * which does not import without its CUDA packages.
  * @param {import("./uv.mjs").Uv} uv
  * @param {string} python
  */
-async function installCpuTorch(uv, python) {
-  const torch = /^torch==\S+/m.exec(readFileSync(locks.torch, "utf8"))?.[0];
-  if (torch === undefined) throw new SetupError(`${locks.torch} does not contain torch`);
-  const args = ["pip", "install", "--python", python, "--no-deps", "--torch-backend", "cpu", torch];
-  const quick = { UV_HTTP_RETRIES: "0", UV_HTTP_TIMEOUT: "8" };
-  const asked = await attempt(uv.command, [...args, "--dry-run"], {
-    env: { ...uv.env, ...quick },
-    timeoutMs: cpuSeconds * 1000,
-  });
-  if (asked.code === 0) {
-    const installed = await attempt(uv.command, args, { env: uv.env, onLine: showProgress });
-    if (installed.code === 0) return true;
+async function offersCpuTorch(uv, python) {
+  if (process.platform !== "linux") return false;
+  if (hasNvidiaGpu()) say("found an NVIDIA GPU: installing torch with CUDA");
+  else {
+    const quick = { UV_HTTP_RETRIES: "0", UV_HTTP_TIMEOUT: "8" };
+    const { code } = await attempt(
+      uv.command,
+      ["pip", "install", "--python", python, "--break-system-packages", "--dry-run", ...cpuTorch()],
+      { env: { ...uv.env, ...quick }, timeoutMs: cpuSeconds * 1000 },
+    );
+    if (code === 0) return true;
+    say(
+      "torch's index of CPU builds is not reachable: installing the standard wheel, which computes the same but is larger",
+    );
   }
   say(
-    "torch's index of CPU builds is not reachable: installing the standard wheel, which computes the same but is larger",
+    `downloading up to ${size(ordinary.download)}; ${size(ordinary.disk)} on disk, shared with uv's cache on the same disk`,
   );
   return false;
 }

@@ -1,29 +1,25 @@
-/** Installs uv at a pinned version into the project's `.hone/uv`, with pip. */
+/** Installs uv at a pinned version, with pip. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
+import { pinnedFolder } from "./home.mjs";
 import { pythonIn, workerFile } from "./paths.mjs";
 import { SetupError, say, secondsSince } from "./report.mjs";
 import { attempt, explain, run } from "./run.mjs";
-import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
+import { replaceFolder } from "./stamp.mjs";
 
 /** @typedef {{command: string, env: NodeJS.ProcessEnv}} Uv the program and the environment to run it in */
 
 /**
- * @param {string} home the project's `.hone`
+ * @param {string} home
  * @param {string} python a suitable Python
  * @returns {Promise<Uv>}
  */
 export async function prepareUv(home, python) {
-  const folder = join(home, "uv");
-  const lock = workerFile("requirements-uv.lock");
-  const stamp = { lock: hashFiles([lock]) };
+  const folder = pinnedFolder("uv", home);
   const command = join(folder, process.platform === "win32" ? "Scripts/uv.exe" : "bin/uv");
-  if (readStamp(join(folder, ".stamp.json"))?.lock !== stamp.lock || !existsSync(command)) {
+  if (!existsSync(command)) {
     const start = performance.now();
-    await replaceFolder(folder, async (partial) => {
-      await installUv(python, partial, lock);
-      writeStamp(join(partial, ".stamp.json"), stamp);
-    });
+    await replaceFolder(folder, (partial) => installUv(python, partial, workerFile("requirements-uv.lock")));
     say(`installer (uv) ready in ${secondsSince(start)}`);
   }
   return { command, env: { ...(await pipSettings(python)), UV_PYTHON_DOWNLOADS: "never", UV_NO_PROGRESS: "1" } };

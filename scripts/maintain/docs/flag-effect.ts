@@ -36,7 +36,7 @@ function keysOf(flag: FlagName, { entries }: MapNode, prefix = ""): string[] {
   return entries.flatMap(({ name, node, origin }) => {
     const key = `${prefix}${name}`;
     if (node.kind === "map") return keysOf(flag, node, `${key}.`);
-    const own = node.origin.kind === "override" ? node.origin : origin;
-    return own.kind === "override" && own.text.split(" ")[0] === `--${flag}` ? [key] : [];
+    const own = node.origin.kind === "flag" ? node.origin : origin;
+    return own.kind === "flag" && own.text.split(" ")[0] === `--${flag}` ? [key] : [];
   });
 }

@@ -1,17 +1,17 @@
 /** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
 import { sharedKeys, verlNames, verlOwnKeys } from "../../../src/config/compose/sync/shared-keys.ts";
-import { composeConfig } from "../../../src/config/compose.ts";
+import { type ComposedConfig, composeConfig } from "../../../src/config/compose.ts";
 import { configKeys, describeKey, type KeyDescription } from "../../../src/config/describe.ts";
 import { type FlagName, flagSections } from "../../../src/config/lightrft/flags.ts";
 import { flagDescriptions, isSwitch } from "../../../src/config/lightrft/parse-flags.ts";
 import { backends } from "../../../src/config/schema/about.ts";
 import { verlKeys } from "../../../src/config/schema/verl.ts";
-import type { Config } from "../../../src/config/schema.ts";
 import { shippedFolder } from "../../../src/config/tree/shipped.ts";
 import { valueAt } from "../../../src/config/tree/value-at.ts";
 import { supportingBackends } from "../../../src/support/effect.ts";
-import { localEngine, settingNeeds } from "../../../src/support/needs.ts";
+import { localEngine } from "../../../src/support/rules/conditions.ts";
+import { sharedRules } from "../../../src/support/rules/index.ts";
 import { flagEffect } from "./flag-effect.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
@@ -43,10 +43,17 @@ applied in this order; later layers override earlier ones.
 | [verl.md](verl.md) | verl's names for shared keys, and the keys of verl's own tree that Hone knows |
 | [lightrft.md](lightrft.md) | the flags of \`hone lightrft\` |
 
-A setting that the chosen backend does not support, or that has no effect in Hone so far, stops a run before it starts with
-an error that explains why. With \`rllm.on_unsupported=warn\`, the run continues without the setting if it can; for example,
-a \`min_p\` that a backend cannot sample with still stops it. A setting that has no effect because of another setting prints
-\`warning[no_effect]\` or, like \`rllm.critic.warmup_steps\` without a critic, stops the run.
+There are three reasons why a setting does not act:
+
+- **invalid**: settings contradict each other, such as \`local.sequence_parallel=3\` with \`local.processes=2\`. The run stops before it
+  starts.
+- **unsupported**: the chosen backend, this machine, or Hone so far cannot do it. The run stops before it starts. With
+  \`rllm.on_unsupported=warn\` it continues with the default of the setting and prints \`warning[unsupported]\`.
+- **no effect**: nothing reads the setting, because of another one, such as \`rllm.critic.learning_rate\` without a critic. The run
+  prints \`warning[no_effect]\`, unless the value is the default.
+
+\`hone config --explain KEY\` names the reason. \`hone config ./train.ts --explain KEY\` also applies the settings of a script and knows
+whether it has a validation dataset. \`--dry-run\` lists every reason and exits with code 2 if a run would stop.
 
 In the column "supported by", *all* means ${new Intl.ListFormat("en").format(backends.map(code))}.
 
@@ -63,7 +70,7 @@ ${table(
 }
 
 function keyPage(title: string, ofRllm: boolean): string {
-  const { config } = composeConfig();
+  const composed = composeConfig();
   const keys = [...configKeys.values()].filter(({ key }) => ofRllm === key.startsWith("rllm."));
   const parts = [...new Set(keys.map(({ key }) => sectionOf(key)))].map((section) => {
     const members = keys.filter(({ key }) => sectionOf(key) === section);
@@ -71,7 +78,7 @@ function keyPage(title: string, ofRllm: boolean): string {
     const intro = /^local\b/.test(section) ? `These keys require ${localEngine}.\n\n` : "";
     return `## ${heading}\n\n${intro}${table(
       ["key", "type", "default", "meaning", "supported by"],
-      members.map((known) => keyRow(known, config)),
+      members.map((known) => keyRow(known, composed)),
     )}`;
   });
   return page(title, parts.join("\n\n"));
@@ -79,14 +86,20 @@ function keyPage(title: string, ofRllm: boolean): string {
 
 const sectionOf = (key: string) => key.slice(0, Math.max(0, key.lastIndexOf(".")));
 
-function keyRow(known: KeyDescription, config: Config): string[] {
+function keyRow(known: KeyDescription, composed: ComposedConfig): string[] {
   const { key, type, description, about } = known;
   const requirements = requirementsOf(key).filter((one) => !(key.startsWith("local.") && isLocal(one)));
   const meaning = [description, ...requirements, about.note && `*${about.note}*`, laterText(about.later)]
     .filter(Boolean)
     .join(" ");
   const fallback = about.written ?? JSON.stringify(known.default);
-  return [code(key.slice(key.lastIndexOf(".") + 1)), type, code(fallback), meaning, namesOf(supporting(known, config))];
+  return [
+    code(key.slice(key.lastIndexOf(".") + 1)),
+    type,
+    code(fallback),
+    meaning,
+    namesOf(supporting(known, composed)),
+  ];
 }
 
 function laterText(later: KeyDescription["about"]["later"]): string | undefined {
@@ -96,9 +109,9 @@ function laterText(later: KeyDescription["about"]["later"]): string | undefined 
 }
 
 /** verl has no local engine. */
-function supporting(known: KeyDescription, config: Config): readonly string[] {
+function supporting(known: KeyDescription, composed: ComposedConfig): readonly string[] {
   const isOfLocalEngine = requirementsOf(known.key).some(isLocal);
-  return supportingBackends(known, config).filter((backend) => !(isOfLocalEngine && backend === "verl"));
+  return supportingBackends(known, composed).filter((backend) => !(isOfLocalEngine && backend === "verl"));
 }
 
 function namesOf(supporting: readonly string[]): string {
@@ -110,11 +123,17 @@ const isLocal = (requirement: string) => requirement.includes(localEngine);
 
 /** What the key requires of other settings, a sentence each. */
 function requirementsOf(key: string): string[] {
-  return settingNeeds.filter(({ keys }) => keys.includes(key)).map(({ requires }) => `Requires ${requires}.`);
+  return sharedRules
+    .filter(({ keys, byEngine }) => !byEngine && keys.includes(key))
+    .map(({ when, requires }) =>
+      when === undefined
+        ? `Requires ${requires}.`
+        : `${when[0]?.toUpperCase()}${when.slice(1)}, it requires ${requires}.`,
+    );
 }
 
 function verlPage(): string {
-  // Always use the bundled copy in config/verl, regardless of whether verl is installed.
+  // Always use the copy in config/verl, regardless of HONE_VERL_PYTHON.
   const { tree } = composeConfig({ configPath: join(shippedFolder, "verl"), overrides: ["rllm/backend=verl"] });
   const rows = Object.entries(verlKeys).map(([key, schema]) => {
     const { type, description } = describeKey(key, schema);
@@ -123,8 +142,8 @@ function verlPage(): string {
   });
   return page(
     "verl",
-    `\`rllm/backend=verl\` composes verl's own tree with \`rllm.*\`. The tree comes from the verl that is
-installed, otherwise from the subset in \`config/verl\`. Keys with two names get the same value, in this order of priority: the
+    `\`rllm/backend=verl\` composes verl's own tree with \`rllm.*\`. The tree is the copy of
+verl's own in \`config/verl\`, or that of \`HONE_VERL_PYTHON\` if it is set. Keys with two names get the same value, in this order of priority: the
 \`rllm.*\` name set on the command line, verl's name set there, a default of \`rllm.*\` that is not null, verl's own default.
 Setting verl's name of a shared key prints \`warning[deprecated_native]\`; setting both names to different values prints
 \`warning[conflict]\`. In addition to the table, the learning rate schedule is \`lr_scheduler_type\`, \`lr_decay_style\` or
@@ -149,7 +168,7 @@ because Hone's trainer, a vLLM server and the experiment's script replace these 
 }
 
 function lightRftPage(): string {
-  const { config } = composeConfig();
+  const composed = composeConfig();
   const parts = Object.entries(flagSections).map(([section, flags]) => {
     const rows = (Object.keys(flags) as FlagName[]).map((name) => {
       const known = flagDescriptions.get(name)!;
@@ -169,7 +188,7 @@ function lightRftPage(): string {
         laterText(about.later),
       ]);
       const able = backends.filter((backend) =>
-        settings.every((setting) => supporting(setting, config).includes(backend)),
+        settings.every((setting) => supporting(setting, composed).includes(backend)),
       );
       return [
         code(`--${name}`),

@@ -9,9 +9,13 @@ test("every composition equals the recorded one, or the decision about it", () =
   const results = recorded.map(evaluateCase);
   expect(results.filter(({ differences }) => differences.length > 0)).toEqual([]);
   expect(results.filter(({ decisions }) => decisions.length > 0).map(({ id }) => id)).toEqual([
+    "v-row11-native-router_replay",
+    "v-row29-native-train_batch_size",
+    "v-row30-native-max_prompt_length",
     "v-dict-group-vs-native",
     "v-async",
     "v-sync-ckpt-nccl",
+    "v-r3-native",
   ]);
 });
 
