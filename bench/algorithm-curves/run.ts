@@ -1,7 +1,7 @@
 /**
  * The curves of docs/guide/choosing-an-algorithm.md: every estimator and every loss on the same short task.
  *
- *   npm run bench -- algorithm-curves [--steps 20] [--seeds 3]
+ *   npm run bench -- algorithm-curves [--steps 20] [--seeds 3] [--out docs/guide/curves]
  *
  * The task is the toy that the tests learn: a table of letter pairs learns to answer with "a". It shows that an algorithm
  * learns and how steadily, not which one is best for a language model.
@@ -21,7 +21,11 @@ import { train } from "../../src/trainer/train.ts";
 import { algorithm, estimatorRuns, lossRuns, type NamedRun } from "../../src/trainer/update/every-algorithm.fixture.ts";
 
 const { values: flags } = parseArgs({
-  options: { steps: { type: "string", default: "20" }, seeds: { type: "string", default: "3" } },
+  options: {
+    steps: { type: "string", default: "20" },
+    seeds: { type: "string", default: "3" },
+    out: { type: "string", default: fileURLToPath(new URL("../../docs/guide/curves/", import.meta.url)) },
+  },
 });
 const steps = Number(flags.steps);
 
@@ -108,10 +112,9 @@ async function draw(file: string, runs: readonly NamedRun[]): Promise<void> {
     const ends = [seeds.map((rewards) => rewards[0]!), seeds.map((rewards) => rewards.at(-1)!)];
     console.log(`${name.padEnd(36)} ${ends.map((rewards) => mean(rewards).toFixed(2)).join(" -> ")}`);
   }
-  const directory = fileURLToPath(new URL("../../docs/guide/curves/", import.meta.url));
-  mkdirSync(directory, { recursive: true });
+  mkdirSync(flags.out, { recursive: true });
   const title = `Rewards over ${steps} steps: ${panels.map(({ name }) => name).join(", ")}`;
-  writeFileSync(join(directory, file), drawing(title, panels));
+  writeFileSync(join(flags.out, file), drawing(title, panels));
 }
 
 /** Names of the same algorithm share a panel. */

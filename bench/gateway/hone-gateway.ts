@@ -4,12 +4,8 @@ import type { Sampler } from "../../src/backends/engine.ts";
 
 const built = (path: string) => import(new URL(`../../dist/${path}`, import.meta.url).href);
 const { loadChat }: typeof import("../../src/chat/chat.ts") = await built("chat/chat.js");
-const { openGateway }: typeof import("../../src/gateway/gateway.ts") = await built("gateway/gateway.js");
-const { policySessions }: typeof import("../../src/gateway/sessions/policy-sessions.ts") =
-  await built("gateway/policy-sessions.js");
-const { openTraceStore }: typeof import("../../src/gateway/traces/open-trace-store.ts") = await built(
-  "gateway/traces/open-trace-store.js",
-);
+const { openGateway, openTraceStore, policySessions }: typeof import("../../src/gateway/index.ts") =
+  await built("gateway/index.js");
 const { serverSampler }: typeof import("../../src/backends/servers/server-sampler.ts") = await built(
   "backends/servers/server-sampler.js",
 );

@@ -86,7 +86,7 @@ try {
       if (flags["one-core"]) for (const { pid } of children) keepTo(together ? "0" : allCores, pid!);
       const rounds: Measured[] = [];
       while (rounds.length < Number(flags.rounds)) {
-        const warmUpSeconds = rounds.length === 0 ? 3 : 1;
+        const warmUpSeconds = Math.min(Number(flags.seconds), rounds.length === 0 ? 3 : 1);
         rounds.push(
           await runLoad(
             { port: target.port, paths, connections, seconds: Number(flags.seconds), warmUpSeconds },

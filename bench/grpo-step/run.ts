@@ -2,7 +2,7 @@
  * One GRPO step of Hone beside one of TRL's GRPOTrainer: same model, prompts, batch, adapter and learning rate, one
  * after the other on an otherwise idle machine.
  *
- *   npm run bench -- grpo-step [--steps 3] [--peer-steps 2] [--skip-peer]
+ *   npm run bench -- grpo-step [--steps 4] [--peer-steps 3] [--skip-peer] [--prompts 16] [--samples 8] [--new-tokens 48]
  *
  * Prints seconds per step, split into sampling and training, peak memory, the ratio, and the share of the machine's
  * measured matrix-product peak that training reaches. The first step of each side warms up and is not counted.
@@ -26,8 +26,6 @@ import { firstInteger } from "../../src/rewards/index.ts";
 import { mean } from "../../src/statistics.ts";
 import { train } from "../../src/trainer/train.ts";
 import { offsetsOf, totalsOf } from "../../src/trajectories/batch.ts";
-
-const batch = { prompts: 16, samples: 8, newTokens: 48 };
 
 /** Weights that take part in a product for each token of SmolLM2-135M (30 layers, hidden 576), and for each trained one. */
 const productWeights = {
@@ -55,8 +53,16 @@ const { values: flags } = parseArgs({
     steps: { type: "string", default: "4" },
     "peer-steps": { type: "string", default: "3" },
     "skip-peer": { type: "boolean", default: false },
+    prompts: { type: "string", default: "16" },
+    samples: { type: "string", default: "8" },
+    "new-tokens": { type: "string", default: "48" },
   },
 });
+const batch = {
+  prompts: Number(flags.prompts),
+  samples: Number(flags.samples),
+  newTokens: Number(flags["new-tokens"]),
+};
 const rows = makeRows(Math.max(Number(flags.steps), Number(flags["peer-steps"])) * batch.prompts);
 const work = mkdtempSync(join(tmpdir(), "hone-bench-"));
 try {
@@ -183,6 +189,7 @@ async function runPeer(
   writeFileSync(prompts, rows.map((row) => `${JSON.stringify(row)}\n`).join(""));
   const script = fileURLToPath(new URL("peer_trl.py", import.meta.url));
   const args = [script, "--model", model, "--prompts", prompts, "--steps", `${steps}`, ...setting];
+  args.push("--prompts-per-step", flags.prompts, "--samples", flags.samples, "--new-tokens", flags["new-tokens"]);
   const lines = await jsonLines(python, args, { PYTHONPATH: directory, HF_HUB_OFFLINE: "1" });
   const timed = lines.filter((line) => "seconds" in line).slice(1) as { seconds: number; sampling: number }[];
   const seconds = mean(timed.map((line) => line.seconds));

@@ -25,7 +25,10 @@ import { characterChat } from "../../src/testing/character-chat.ts";
 const { values: flags } = parseArgs({
   options: { episodes: { type: "string", default: "10000" }, turns: { type: "string", default: "4" } },
 });
-const [episodes, turns] = [Number(flags.episodes), Number(flags.turns)];
+const perTask = 8;
+/** Whole groups. */
+const episodes = perTask * Math.ceil(Number(flags.episodes) / perTask);
+const turns = Number(flags.turns);
 
 setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
@@ -91,7 +94,7 @@ const client = createSamplingClient({
   limits: { maxPromptLength: 4096, maxResponseLength: 256 },
   seedFor: rolloutSeed(0),
 });
-const tasks: Task<number>[] = Array.from({ length: episodes / 8 }, (_, row) => ({
+const tasks: Task<number>[] = Array.from({ length: episodes / perTask }, (_, row) => ({
   id: `task/${row}`,
   row,
   origin: `row ${row}`,
@@ -106,7 +109,7 @@ idle.disable();
 delay.enable();
 const start = performance.now();
 const ended = await runRollouts({
-  ...{ tasks, n: 8, workflow, client, purpose: "train" as const, nParallelTasks: episodes },
+  ...{ tasks, n: perTask, workflow, client, purpose: "train" as const, nParallelTasks: episodes },
   ...{ retryLimit: 0, timeoutSeconds: 600, raiseOnError: true },
 });
 const seconds = (performance.now() - start - paused) / 1000;

@@ -27,7 +27,7 @@ import {
 import type { Engine } from "../../src/backends/engine.ts";
 import { openVerlEngine } from "../../src/backends/verl/engine.ts";
 import { verlEngineOptions } from "../../src/backends/verl/options.ts";
-import { composeConfig, prepareComposition } from "../../src/config/compose.ts";
+import { composeConfig } from "../../src/config/compose.ts";
 import { verlEnvironment } from "../../src/python/find.ts";
 import { prepareEnvironment } from "../../src/python/prepare.ts";
 import { makeTinyModel } from "../../src/python/run-python.fixture.ts";
@@ -47,7 +47,6 @@ const root = mkdtempSync(join(tmpdir(), "hone-bench-verl-"));
 try {
   const model = flags.model ?? (await makeTinyModel(join(root, "model"), 0, 64));
   const overrides = ["rllm/backend=verl", `model.name=${model}`, "trainer={n_gpus_per_node: 2, device: cpu}"];
-  await prepareComposition({ overrides });
   const hooks = { logFile: join(root, "driver.log"), onStatus: (text: string) => console.error(text) };
   const engine = await openVerlEngine(verlEngineOptions(composeConfig({ overrides }), 2, hooks));
   const { learner } = await engine.createPolicy({ adapter: { kind: "full" } });

@@ -1,9 +1,11 @@
 """How much of a small update reaches the model: the change of a text's summed log-probability after N AdamW steps that
 increase it, by precision and system.
 
-  PYTHONPATH=worker .hone/python/bin/python bench/small-updates/measure.py MODEL_FOLDER [OPTIONS] >> results.jsonl
+  npm run --silent bench -- small-updates MODEL_FOLDER [--systems NAME ...] [--ranks 8 32] [--rates RATE ...] [--seeds 1]
+    [--steps 30] >> results.jsonl
+  npm run bench -- small-updates --table FILE
 
-Prints a line of JSON for each run. `--table FILE` prints such lines as a Markdown table instead.
+Prints a line of JSON for each run. `--table` prints such lines as a Markdown table instead.
 Systems: Hone in bfloat16, also with weights rounded to nearest, and in float32; PEFT with a bfloat16 base and float32
 adapters; full fine-tuning in bfloat16 with float32 masters, in Hone and in plain torch. All adapters start from the
 same values.
