@@ -11,17 +11,17 @@ export default defineConfig({
         test: {
           name: "unit",
           include: ["{src,scripts}/**/*.test.ts", "web/**/*.test.{ts,tsx}"],
-          testTimeout: 20_000,
+          testTimeout: 60_000,
           // By default one core stays idle: half of a small machine.
           maxWorkers: "100%",
-          // They compose config/verl, whether or not verl is installed.
+          // They compose config/verl, not the verl of another environment.
           env: { HONE_VERL_PYTHON: "none" },
         },
       },
       {
         test: {
           name: "e2e",
-          include: ["src/**/*.e2e.ts"],
+          include: ["{src,bench}/**/*.e2e.ts"],
           testTimeout: 600_000,
           hookTimeout: 600_000,
           maxWorkers: 2,

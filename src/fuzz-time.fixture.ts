@@ -9,7 +9,7 @@ export function* fuzzCases(usual: number, share = 1): Generator<number> {
   for (let index = 0; fuzzSeconds > 0 ? performance.now() < end : index < usual; index++) yield index;
 }
 
-const fuzzSeconds = Number(process.env.HONE_FUZZ_SECONDS ?? 0);
+export const fuzzSeconds = Number(process.env.HONE_FUZZ_SECONDS ?? 0);
 
 /** Time limit of a test that runs these cases, in milliseconds. */
 export const fuzzTimeout = (fuzzSeconds + 120) * 1000;

@@ -18,12 +18,16 @@ try {
 }`;
 
 /** Writes the files to a new folder, like a user's project, and loads the first one. */
-function load(name: string, files: Readonly<Record<string, string>>): Promise<{ code: number; output: string }> {
+function load(
+  name: string,
+  files: Readonly<Record<string, string>>,
+  loader = program,
+): Promise<{ code: number; output: string }> {
   const folder = join(root, name);
   mkdirSync(folder);
   for (const [file, text] of Object.entries(files)) writeFileSync(join(folder, file), text);
   const script = Object.keys(files)[0]!;
-  const args = ["--import", "tsx", "--input-type=module", "-e", program, join(folder, script)];
+  const args = ["--import", "tsx", "--input-type=module", "-e", loader, join(folder, script)];
   return new Promise((resolve) => {
     execFile(process.execPath, args, { cwd: fileURLToPath(here("..")) }, (error, output, errors) => {
       resolve({ code: typeof error?.code === "number" ? error.code : 0, output: output + errors });
@@ -95,6 +99,15 @@ test.each<[string, Record<string, string>, string, string]>([
   expect([code, output]).toEqual([2, expect.stringContaining(message)]);
   expect(output).toContain(help);
   expect(output).not.toContain("bug in Hone");
+});
+
+test("Deno, which runs TypeScript itself, loads a script without tsx and module hooks", async () => {
+  const asDeno = `import nodeModule from "node:module";
+Object.defineProperty(process.versions, "deno", { value: "2.9.6" });
+nodeModule.register = nodeModule.registerHooks = () => { throw new Error("a hook was registered"); };
+${program}`;
+  const { code, output } = await load("deno", { "train.ts": waits, "package.json": '{ "type": "module" }' }, asDeno);
+  expect([code, output]).toEqual([0, "waited\n"]);
 });
 
 test("a script imports the copy of hone that loads it", async () => {

@@ -22,9 +22,12 @@ const renamed = { hone: ownModule("./index"), "hone/testing": ownModule("./testi
  */
 export async function importModule(path: string): Promise<Record<string, unknown>> {
   const { href } = pathToFileURL(path);
-  const isTypeScript = /\.[cm]?tsx?$/.test(path);
-  if (isTypeScript) (await import("tsx/esm/api")).register();
-  register({ renamed, module: /\.tsx?$/.test(path) ? href : undefined });
+  // Deno runs TypeScript itself, and tsx does not run in it.
+  if (!("deno" in process.versions)) {
+    const isTypeScript = /\.[cm]?tsx?$/.test(path);
+    if (isTypeScript) (await import("tsx/esm/api")).register();
+    register({ renamed, module: /\.tsx?$/.test(path) ? href : undefined });
+  }
   const file = relative(process.cwd(), path);
   let stuck = () => {};
   const settled = new Promise<never>((_, reject) => {

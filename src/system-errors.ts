@@ -68,15 +68,6 @@ export function describeSystemFailure({ code, path }: SystemFailure, cause?: unk
 
 const shorten = (path: string) => (path.length <= 300 ? path : `${path.slice(0, 140)}...${path.slice(-140)}`);
 
-/** Runs an operation whose errors do not contain the path, such as reading from an open file, and adds it. */
-export function atPath<Result>(path: string, work: () => Result): Result {
-  try {
-    return work();
-  } catch (error) {
-    throw withPath(error, path);
-  }
-}
-
 /** Adds a path to an error that does not have one. */
 export function withPath(error: unknown, path: string): unknown {
   const failure = error as NodeJS.ErrnoException;

@@ -5,6 +5,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { fieldNames } from "./compose/field-names.ts";
 import { type ConfigSources, composeConfig } from "./compose.ts";
 import { configKeys } from "./describe.ts";
 import { type ConfigInput, configSchema } from "./schema.ts";
@@ -327,4 +328,32 @@ describe("any input gives a configuration or a UserError", () => {
     cycle.rllm = cycle;
     answers({ input: cycle as ConfigInput });
   });
+});
+
+test.each([
+  ["num_generations", "it is the name in TRL for rllm.rollout.n"],
+  ["max_completion_length", "data.max_response_length"],
+  ["gradient_accumulation_steps", "training.num_minibatches"],
+  ["loss_type", "rllm.algorithm.loss_fn"],
+  ["bf16", "local.dtype=bfloat16"],
+  ["per_device_train_batch_size", "data.train_batch_size"],
+  ["grpo.beta", "rllm.algorithm.kl_beta"],
+  ["epsilon", "rllm.algorithm.eps_clip"],
+  ["scale_rewards", "rllm.algorithm.norm_adv_by_std_in_grpo"],
+  ["use_vllm", "local.sampler.type=vllm"],
+  ["groups_per_batch", "the name in the Tinker cookbook for data.train_batch_size"],
+  ["clip_range", "the name in LightRFT for rllm.algorithm.eps_clip"],
+  ["n_samples_per_prompt", "the name in OpenRLHF for rllm.rollout.n"],
+  ["actor_rollout_ref.model.path", "verl's name for model.name"],
+  ["training.beta", "did you mean training.beta1"],
+])("the name of another system is answered before names of similar spelling: %s", (name, answer) => {
+  expect(() => composeConfig({ overrides: [`${name}=1`] })).toThrow(answer);
+});
+
+test("every name of another system stands for keys of Hone", () => {
+  for (const [theirs, ours] of fieldNames) {
+    const [key = ""] = /^[\w.]+/.exec(ours) ?? [];
+    expect(configKeys.has(key), `${theirs}: ${ours}`).toBe(true);
+    expect(configKeys.has(theirs)).toBe(false);
+  }
 });

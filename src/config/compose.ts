@@ -3,7 +3,6 @@
  * schema defaults < config/*.yaml < a front end's presets < the script's config < YAML files < its flags < overrides
  * in Hydra's syntax. Then keys with two names are synchronized, references are resolved, and every value is checked.
  */
-import { backendSettings } from "./compose/backends.ts";
 import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./compose/check.ts";
 import { defaultsTree } from "./compose/defaults-tree.ts";
 import { mistakesError } from "./compose/mistakes.ts";
@@ -86,17 +85,8 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
     origins,
     warnings,
     missing,
-    notes: [...plan.notes, ...resolved.warnings.map(({ where, message }) => `${where}: ${message}`)],
+    notes: resolved.warnings.map(({ where, message }) => `${where}: ${message}`),
   };
-}
-
-/**
- * Installs what has the chosen backend's own configuration. `composeConfig` without it knows only the keys that Hone ships.
- * @throws UserError like `composeConfig`; RunError if the installation fails
- */
-export async function prepareComposition(sources: ConfigSources): Promise<void> {
-  const { backend } = planComposition(sources, layersOf(sources, []));
-  await backendSettings[backend].prepare?.();
 }
 
 /**

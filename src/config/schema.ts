@@ -26,7 +26,7 @@ const rllm = section({
     .enum(["error", "warn"])
     .default("error")
     .describe(
-      "How to treat settings that the backend does not support: error stops before the run starts; warn ignores those that a run can ignore.",
+      "How to treat settings that the backend or the machine does not support: error stops before the run starts; warn continues with their defaults. Settings that contradict each other always stop the run.",
     ),
   data: rllmData,
   agent,

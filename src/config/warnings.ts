@@ -1,7 +1,7 @@
 /** Configuration warnings: the run can continue, but the user should know. */
 
 export interface ConfigWarning {
-  category: "deprecated_native" | "conflict" | "coerced" | "unsupported" | "no_effect";
+  category: "deprecated_native" | "conflict" | "coerced" | "invalid" | "unsupported" | "no_effect";
   /** The affected keys; for a pair, both. */
   paths: readonly string[];
   text: string;

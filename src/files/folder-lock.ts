@@ -1,32 +1,45 @@
 /** Lets one process at a time use a folder: a file names the holder and is taken over when that process has ended. */
 import { createHash } from "node:crypto";
-import { linkSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { linkSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
-import { join } from "node:path";
-import { UserError } from "../errors.ts";
-import { withPath } from "../system-errors.ts";
-import { isGone, isOwnerGone, ownerMark, type ProcessOwner, thisProcess } from "./temporary-names.ts";
+import { basename, dirname, join } from "node:path";
+import { z } from "zod";
+import { HoneError, UserError } from "../errors.ts";
+import { readable } from "../system-errors.ts";
+import { readInside } from "./regular-file.ts";
+import { isGone, isOwnerGone, ownerMark, thisProcess } from "./temporary-names.ts";
 
-interface Holder extends ProcessOwner {
-  since: string;
-}
+const holderSchema = z.object({
+  pid: z.int().positive(),
+  host: z.string(),
+  started: z.string().nullable(),
+  since: z.string(),
+});
 
-/** The text of a lock; undefined when there is none. */
-function readLock(file: string): string | undefined {
+type Holder = z.output<typeof holderSchema>;
+
+const mostLockBytes = 1 << 16;
+
+/** The text of a lock; undefined when there is none. @throws as `readInside` */
+const readLock = (file: string): string | undefined =>
+  readInside(dirname(file), basename(file), mostLockBytes)?.toString("utf8");
+
+/** Undefined for a damaged file, such as the empty one that a power cut may leave. */
+function holderOf(text: string): Holder | undefined {
   try {
-    return readFileSync(file, "utf8");
-  } catch (error) {
-    if (["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) return undefined;
-    throw withPath(error, file);
+    return holderSchema.parse(JSON.parse(text));
+  } catch {
+    return undefined;
   }
 }
 
-/** Undefined for an incomplete file, such as the empty one that a power cut may leave. */
-function holderOf(text: string): Holder | undefined {
+/** Undefined also for a lock that cannot be read: only `lockFolder`, which needs it, reports that. */
+function readHolder(folder: string): Holder | undefined {
   try {
-    return JSON.parse(text) as Holder;
-  } catch {
-    return undefined;
+    return holderOf(readLock(join(folder, ".lock")) ?? "");
+  } catch (error) {
+    if (readable(error) instanceof HoneError) return undefined;
+    throw error;
   }
 }
 
@@ -53,13 +66,13 @@ export function lockFolder(folder: string): () => void {
 
 /** Whether the folder is locked by a running process, or by one on another machine, where this cannot be checked. */
 export function isLocked(folder: string): boolean {
-  const holder = holderOf(readLock(join(folder, ".lock")) ?? "");
+  const holder = readHolder(folder);
   return holder !== undefined && !isGone(holder);
 }
 
 /** Whether a process that certainly has ended left the folder locked. */
 export function isAbandoned(folder: string): boolean {
-  const holder = holderOf(readLock(join(folder, ".lock")) ?? "");
+  const holder = readHolder(folder);
   return holder !== undefined && isGone(holder);
 }
 

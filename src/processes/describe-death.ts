@@ -5,8 +5,12 @@ export interface Death {
   signal: NodeJS.Signals | null;
   /** Resident memory when last measured; null if the system does not report it. */
   residentBytes: number | null;
+  /** Processes that the kernel killed for memory while it ran, on the whole machine; null if the system does not report it. */
+  memoryKills: number | null;
   /** The last lines of its log. */
   lastLines: readonly string[];
+  /** Why it ended, by its own log. */
+  cause?: string | undefined;
   logFile: string | undefined;
 }
 
@@ -21,6 +25,12 @@ interface Meaning {
   meaning: string;
   hint?: string;
 }
+
+/** Why SIGKILL was not the kernel's answer to a lack of memory. */
+const fromOutside: Meaning = {
+  meaning: "another program killed it (signal 9); the kernel killed no process for memory meanwhile",
+  hint: "Look for what ends processes here, such as a job scheduler, a container's limits or a memory daemon.",
+};
 
 const resume = "The run can be resumed from its last checkpoint.";
 
@@ -56,8 +66,10 @@ export function describeDeath(death: Death, { name, hints }: ProgramDescription)
   // A shell or container that ran the program reports a signal as 128 + its number.
   const signal =
     death.signal ?? (death.code !== null && death.code > 128 ? (signalNumbers[death.code - 128] ?? null) : null);
-  const known = signal === null ? undefined : meanings[signal];
+  const isOutside = signal === "SIGKILL" && death.memoryKills === 0;
+  const known = isOutside ? fromOutside : signal === null ? undefined : meanings[signal];
   const how = death.signal === null ? `with exit code ${death.code}` : `by ${death.signal}`;
+  const why = known?.meaning ?? death.cause;
   const memory =
     signal === "SIGKILL" && death.residentBytes !== null
       ? ` It used ${(death.residentBytes / 2 ** 30).toFixed(1)} GiB of memory when last measured.`
@@ -66,11 +78,11 @@ export function describeDeath(death: Death, { name, hints }: ProgramDescription)
   const said = lines.length > 0 ? `\n  Its last output:\n${lines.join("\n")}` : "";
   const log = death.logFile === undefined ? "" : ` Its log: ${death.logFile}`;
   const hint =
-    (signal && hints[signal]) ??
+    (signal && !isOutside ? hints[signal] : undefined) ??
     known?.hint ??
-    "The output above shows the cause. `hone doctor` checks the installation.";
+    `${death.cause === undefined ? "The output above shows the cause. " : ""}\`hone doctor\` checks the installation.`;
   return {
-    message: `${name} ended ${how}${known === undefined ? "" : `: ${known.meaning}`}.${memory}${said}`,
+    message: `${name} ended ${how}${why === undefined ? "" : `: ${why.replace(/\.$/, "")}`}.${memory}${said}`,
     hint: `${hint}${log}`,
   };
 }

@@ -17,6 +17,8 @@ export interface ProcessOptions {
   channel: "pipes" | "log";
   /** The log is appended here. */
   logFile?: string | undefined;
+  /** Called with each line of the log. */
+  onLine?: (line: string) => void;
   /** Seconds that it has to end by itself. */
   graceSeconds: number;
 }
@@ -68,11 +70,21 @@ function residentBytes(pid: number): number | null {
   }
 }
 
+/** How many processes the kernel has killed because memory ran out. */
+function memoryKills(): number | null {
+  try {
+    const count = /^oom_kill (\d+)$/m.exec(readFileSync("/proc/vmstat", "utf8"))?.[1];
+    return count === undefined ? null : Number(count);
+  } catch {
+    return null; // Not Linux.
+  }
+}
+
 /** @throws RunError when the program cannot be started at all */
 export function startProcess(options: ProcessOptions & { channel: "pipes" }): Promise<PipedProcess>;
 export function startProcess(options: ProcessOptions): Promise<RunningProcess>;
 export async function startProcess(options: ProcessOptions): Promise<RunningProcess | PipedProcess> {
-  const { name, command, args, env, channel, logFile, graceSeconds } = options;
+  const { name, command, args, env, channel, logFile, onLine, graceSeconds } = options;
   const child = spawn(command, args, {
     detached: process.platform !== "win32",
     stdio: [channel === "pipes" ? "pipe" : "ignore", "pipe", "pipe"],
@@ -89,7 +101,8 @@ export async function startProcess(options: ProcessOptions): Promise<RunningProc
 
   const pid = child.pid!;
   const { stdin, stdout, stderr } = child;
-  const { lastLines, written } = keepLog(channel === "pipes" ? [stderr!] : [stdout!, stderr!], logFile);
+  const { lastLines, written } = keepLog(channel === "pipes" ? [stderr!] : [stdout!, stderr!], logFile, onLine);
+  const killsBefore = memoryKills();
   let resident = residentBytes(pid);
   const watch = setInterval(() => {
     resident = residentBytes(pid) ?? resident;
@@ -104,7 +117,9 @@ export async function startProcess(options: ProcessOptions): Promise<RunningProc
       running.delete(child);
       if (running.size === 0) process.off("exit", killAll);
       // The log must be complete before the end is reported.
-      void written.then(() => resolve({ code, signal, residentBytes: resident, lastLines, logFile }));
+      const kills = memoryKills();
+      const facts = { memoryKills: kills === null || killsBefore === null ? null : kills - killsBefore };
+      void written.then(() => resolve({ code, signal, residentBytes: resident, ...facts, lastLines, logFile }));
     });
     // "close" waits for the pipes, which a grandchild may hold open, so the rest of the group is killed too.
     child.once("exit", () => signalGroup(child, "SIGKILL"));
@@ -131,7 +146,7 @@ interface Log {
 }
 
 /** Writes the log to the file and keeps its last lines for the error message. */
-function keepLog(streams: readonly Readable[], logFile: string | undefined): Log {
+function keepLog(streams: readonly Readable[], logFile: string | undefined, onLine?: (line: string) => void): Log {
   const lines: string[] = [];
   if (logFile !== undefined) makeFolder(dirname(logFile));
   const file = logFile === undefined ? null : createWriteStream(logFile, { flags: "a" });
@@ -146,6 +161,7 @@ function keepLog(streams: readonly Readable[], logFile: string | undefined): Log
       file?.write(text);
       const parts = (unfinished + text).split("\n");
       unfinished = parts.pop() ?? "";
+      if (onLine) for (const line of parts) onLine(line);
       lines.push(...parts.filter((line) => line.trim() !== ""));
       lines.splice(0, Math.max(0, lines.length - keptLines));
     });

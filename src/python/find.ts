@@ -1,26 +1,24 @@
 /** Finds a Python that is already installed. */
 import { execFile } from "node:child_process";
-import { statSync } from "node:fs";
-import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { hasNvidiaGpu } from "../has-nvidia-gpu.ts";
 
 type VerlEnvironment = "verl" | "verl-gpu";
+
+/** Set-up also runs before a build exists, so this file is not compiled. The same relative path from src/ and from dist/. */
+interface SetupHome {
+  /** Whether this machine has an NVIDIA GPU that programs can use: its driver, or at least nvidia-smi. */
+  hasNvidiaGpu(): boolean;
+  /** The Python of an environment that set-up has created; undefined if it has not. */
+  installedPython(environment: "python" | "vllm" | "vllm-cpu" | VerlEnvironment): string | undefined;
+}
+const home = new URL("../../scripts/setup/home.mjs", import.meta.url).href;
+export const { hasNvidiaGpu, installedPython } = (await import(home)) as SetupHome;
 
 /** The name of the verl backend's environment. The one for GPUs also contains vLLM, because verl's servers run in it. */
 export const verlEnvironment = (): VerlEnvironment => (hasNvidiaGpu() ? "verl-gpu" : "verl");
 
-/** HONE_PYTHON, else the environment that set-up created in this project, else `python3`. */
+/** HONE_PYTHON, else the environment that set-up has created, else `python3`. */
 export const knownPython = (): string => process.env.HONE_PYTHON || (installedPython("python") ?? "python3");
-
-/** The Python of an environment in `.hone` that set-up created in this project; undefined if it did not. */
-export function installedPython(environment: "python" | "vllm" | "vllm-cpu" | VerlEnvironment): string | undefined {
-  const executable = process.platform === "win32" ? "Scripts/python.exe" : "bin/python";
-  const projects = [fileURLToPath(new URL("../..", import.meta.url)), process.cwd()];
-  const isFile = (path: string) => statSync(path, { throwIfNoEntry: false })?.isFile() ?? false;
-  return projects.map((project) => join(project, ".hone", environment, executable)).find(isFile);
-}
 
 export interface PythonPlace {
   /** Absolute path of the executable. */

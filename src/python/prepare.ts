@@ -15,7 +15,7 @@ const script = fileURLToPath(new URL("../../scripts/setup.mjs", import.meta.url)
 export const setupCommand = (...step: string[]) => ["node", relative(process.cwd(), script), ...step].join(" ");
 
 export interface PreparedPython {
-  /** The project's `.hone` folder. */
+  /** Where set-up installs, by default a folder of the user. */
   home: string;
   /** The executable that has torch: `HONE_PYTHON` if it is set. */
   python: string;

@@ -1,7 +1,9 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
+import { tokenLoss } from "../algorithms/policy-loss/custom-loss.ts";
 import { composeConfig } from "../config/compose.ts";
+import { valueAt } from "../config/tree/value-at.ts";
 import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { checkSettings, requireValues, unsupportedSettings } from "./check-support.ts";
@@ -26,20 +28,72 @@ test.each([
     ["rllm.remote_runtime.enabled=true"],
     "rllm.remote_runtime.enabled=true: agents in remote runtimes are not supported yet",
   ],
-  [["local.sampler.url=http://localhost:1"], "it requires local.sampler.type=vllm or sglang"],
-  [["local.sampler.timeout=60"], "it requires local.sampler.type=vllm or sglang"],
-  [["local.offload_optimizer=true"], "it requires local.processes above 1"],
-  [[...two, "local.sharding=zero2", "local.offload_parameters=true"], "it requires local.sharding=fsdp or zero3"],
-  [["local.processes=3", "local.sequence_parallel=2"], "it requires local.processes to be a multiple of it"],
+  [["local.processes=3", "local.sequence_parallel=2"], "=2: it requires local.processes to be a multiple of it"],
+  [
+    ["local.sampler={type: vllm, tensor_parallel: 2, devices: [0]}"],
+    "local.sampler.devices=[0]: it requires one GPU for each part of the model",
+  ],
+  [
+    ["local.sampler.type=sglang", "local.device=cpu"],
+    "it requires an NVIDIA GPU that the run uses, or local.sampler.url",
+  ],
+  [[onVerl, "model.lora_rank=4", "model.train_attn=false"], "verl trains LoRA adapters on attention and MLP layers"],
+  [
+    [onVerl, "model={lora_rank: 4, train_unembed: true}"],
+    "it requires LoRA on the output embedding; only the local and",
+  ],
+  [["model.processor=./p"], "it requires a model that reads images"],
+  [
+    [onTinker, "rllm.critic.learning_rate=1e-3"],
+    "it requires a critic (gae); only the local and verl backends support it",
+  ],
+  [[onTinker, "rllm.algorithm.lam=0.9"], "it requires a critic (gae); only the local and verl backends support it"],
+  [
+    ["rllm.async_training={enable: true, fwd_bwd_group_size: 3}"],
+    "it requires a divisor of rllm.async_training.mini_batch_size; set a divisor",
+  ],
+  [
+    ["rllm.async_training={enable: true, fwd_bwd_group_size: 2}", "rllm.algorithm.loss_fn=kl_cov"],
+    "with clip_cov and kl_cov, it requires rllm.async_training.mini_batch_size groups at once",
+  ],
+  [
+    ["rllm.async_training.enable=true", "rllm.rejection_sample.enable=true"],
+    "rllm.rejection_sample.enable=true: it requires rllm.async_training.enable=false",
+  ],
+  [["rllm.async_training={enable: true, trigger_parameter_sync_step: 2}", "model.lora_rank=0"], "it requires a LoRA"],
+  [
+    ["rllm.stepwise_advantage={enable: true, mode: per_step}", "rllm.reward.clip=1"],
+    "rllm.reward.clip=1: it requires one advantage for each trajectory",
+  ],
+  [
+    ["rllm.stepwise_advantage={enable: true, mode: per_step, normalize_by_steps: true}"],
+    "with per_step each step has its own advantage",
+  ],
+  [
+    [onVerl, "algorithm.adv_estimator=gae", "rllm.stepwise_advantage={enable: true, mode: per_step}"],
+    "a critic's values are compared with one reward",
+  ],
+  [
+    ["rllm.stepwise_advantage={enable: true, mode: per_step}", "rllm.algorithm.adv_estimator=gae"],
+    "a critic's values are compared with one reward",
+  ],
+  [["rllm.reward={model: [./a, ./b], model_weights: [1]}"], "it requires one weight for each model"],
+  [["rllm.reward.model=./a", "rllm.algorithm.use_precomputed_advantage=true"], "neither rllm.algorithm.use_precomp"],
+  [
+    ["rllm.algorithm.rollout_correction={tis_mode: token, bypass_mode: true}"],
+    "it requires rllm.algorithm.rollout_correction.bypass_mode=false",
+  ],
   [[...two, "local.device=mps"], "it requires local.device=auto, cuda or cpu"],
-  [["local.sampler.type=vllm", "local.sampler.api_key=k"], "it requires local.sampler.url, the address of a running"],
   [[...onCpu, "local.sampler.devices=[1]"], "it requires an NVIDIA GPU"],
   [["rllm.algorithm.adv_estimator=grpoo"], "the name is neither built in nor registered; did you mean grpo?"],
   [["tinker_base_url=http://localhost:1"], "only the tinker backend supports it"],
-  [[onVerl, "data.gen_batch_size=3"], "data.gen_batch_size=3 has no effect: the experiment's script reads the data"],
+  [
+    [onVerl, "data.gen_batch_size=3"],
+    "data.gen_batch_size=3: it has no effect: the experiment's script reads the data",
+  ],
   [
     [onVerl, "trainer.device=cpu", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3"],
-    "gpu_memory_utilization=0.3 has no effect: it is not used, because Hone's own vLLM server samples",
+    "gpu_memory_utilization=0.3: it has no effect: it is not used, because Hone's own vLLM server samples",
   ],
   [[onVerl, "actor_rollout_ref.actor.shuffle=true"], "it belongs to verl's own trainer, which Hone's trainer replaces"],
   [[onVerl, "actor_rollout_ref.actor.optim.betas=[0.5,0.9]"], "set training.beta1 and training.beta2"],
@@ -57,22 +111,33 @@ test.each([
   [[onTinker, "rllm.algorithm.adv_estimator=gae"], "it requires a critic (gae); only the local and verl backend"],
   [[onTinker, "rllm.algorithm.estimator_map={judge:gae}"], "it requires a critic (gae)"],
   [[onTinker, "model.lora_rank=0"], "it requires training of all weights"],
-  [["rllm.algorithm.lam=0.9"], "it requires an estimator with a critic"],
-  [["rllm.critic.model=./other"], "it requires an estimator with a critic"],
-  [["rllm.algorithm.reference_model=./other"], "it requires rllm.algorithm.kl_beta above 0"],
   [[onTinker, "rllm.algorithm.reference_model=./other"], "it requires models other than the run's own; only the local"],
   [
     [onTinker, "rllm.reward.model=./judge"],
     "it requires reward models, or servers for them (rllm.reward.use_engine=true)",
   ],
-  [["rllm.reward.model=./judge", "rllm.reward.engine_url=[http://a]"], "it requires rllm.reward.use_engine=true"],
-  [["rllm.reward.normalize=true"], "it requires rllm.reward.model"],
 ])("%j is refused", (overrides, message) => {
   expect(found(...overrides)).toEqual([expect.stringContaining(message)]);
   expect(() => checkSettings(composeConfig({ overrides }))).toThrow(message);
 });
 
 test.each([
+  [["local.sampler.url=http://localhost:1"], "it requires local.sampler.type=vllm or sglang"],
+  [["local.sampler.timeout=60"], "it requires local.sampler.type=vllm or sglang"],
+  [["local.offload_optimizer=true"], "it requires local.processes above 1"],
+  [[...two, "local.sharding=zero2", "local.offload_parameters=true"], "it requires local.sharding=fsdp or zero3"],
+  [["local.sampler.type=vllm", "local.sampler.api_key=k"], "it requires local.sampler.url, the address of a running"],
+  [["rllm.algorithm.lam=0.9"], "it requires an estimator with a critic"],
+  [["rllm.critic.model=./other"], "it requires an estimator with a critic"],
+  [["rllm.algorithm.reference_model=./other"], "it requires rllm.algorithm.kl_beta above 0"],
+  [["rllm.reward.model=./judge", "rllm.reward.engine_url=[http://a]"], "it requires rllm.reward.use_engine=true"],
+  [["rllm.reward.normalize=true"], "it requires rllm.reward.model"],
+  [["rllm.algorithm.eps_clip=0.3"], "with one step per batch, every ratio is 1"],
+  [
+    ["rllm.algorithm={use_precomputed_advantage: true, norm_adv_by_std_in_grpo: false}"],
+    "it requires rllm.algorithm.use_precomputed_advantage=false",
+  ],
+  [["rllm.algorithm={use_precomputed_advantage: true, adv_estimator: gae}"], "use_precomputed_advantage=false"],
   [[onTinker, "tinker_base_url=http://localhost:1", "local.dtype=float32"], "it requires a local engine"],
   [["local.sharding=zero3"], "it requires local.processes above 1"],
   [["rllm.critic.learning_rate=1e-3"], "it requires an estimator with a critic"],
@@ -90,16 +155,23 @@ test.each([
   [["rllm.algorithm.policy_loss.tau_pos=2"], "it requires the loss sapo"],
   [["rllm.async_training.enable=true", "data.train_batch_size=3"], "it requires rllm.async_training.enable=false"],
 ])("%j warns that it has no effect", (overrides, because) => {
-  const warnings = checkSettings(composeConfig({ overrides }));
+  const { warnings } = checkSettings(composeConfig({ overrides }));
   expect(warnings).toEqual([expect.objectContaining({ category: "no_effect" })]);
   expect(warnings[0]?.text).toContain(because);
 });
 
 test.each([
   ["rllm.critic.learning_rate=1e-3", "rllm.algorithm.adv_estimator=gae"],
+  ["rllm.algorithm.eps_clip=0.3", "training.num_minibatches=2"],
+  ["rllm.algorithm.eps_clip=0.3", "rllm.algorithm.rollout_correction.bypass_mode=true"],
+  ["rllm.async_training={enable: true, fwd_bwd_group_size: 32}"],
   ["rllm.workflow.workflow_args.gamma=0.5", "rllm.stepwise_advantage={enable: true, mode: per_step}"],
   ["rllm.algorithm.policy_loss.tau_pos=2", "rllm.algorithm.loss_fn_map={judge: sapo}"],
-  ["rllm.algorithm.policy_loss.dro_beta=2", "rllm.algorithm.estimator_map={judge: [grpo, dro]}"],
+  [
+    "rllm.algorithm.policy_loss.dro_beta=2",
+    "training.ppo_epochs=2",
+    "rllm.algorithm.estimator_map={judge: [grpo, dro]}",
+  ],
   ["local.dtype=float32", onTinker],
   [...two, "local.sharding=zero2", "local.offload_optimizer=true", "local.sequence_parallel=2"],
   [...two, "local.offload_parameters=true"],
@@ -120,20 +192,61 @@ test("neutral values and names registered by the user's code are not refused", (
   expect(unsupportedSettings(own, { registered: { "rllm.algorithm.adv_estimator": ["mine"] } })).toEqual([]);
 });
 
-test("all refused settings are reported at once with their origins; on_unsupported=warn continues", () => {
+test("all refused settings are reported at once with their origins", () => {
   const overrides = ["rllm.remote_runtime.enabled=true", "rllm.algorithm.router_replay=R2"];
-  const check = (...more: string[]) => checkSettings(composeConfig({ overrides: [...overrides, ...more] }));
+  const check = () => checkSettings(composeConfig({ overrides }));
   expect(check).toThrow(UserError);
   expect(check).toThrow(
     /2 settings cannot be used:\n.*\(command line: rllm\.algorithm\.router_replay=R2\)\n.*rllm\.remote_runtime\.enabled=true/,
   );
-  expect(check("rllm.on_unsupported=warn").map(({ paths }) => paths)).toEqual([
-    ["rllm.algorithm.router_replay"],
-    ["rllm.remote_runtime.enabled"],
-  ]);
-  expect(() => check("rllm.on_unsupported=warn", "rllm.algorithm.lam=0.5")).toThrow(
-    "rllm.algorithm.lam=0.5 has no effect: ",
-  );
+});
+
+test.each([
+  ["a named value", "rllm.algorithm.router_replay=R2", "disabled"],
+  ["a key of another backend", "local.sampler.type=vllm", "own"],
+  ["an ability of the engine", "rllm.algorithm.entropy_coeff=0.1", 0],
+  ["an estimator", "rllm.algorithm.adv_estimator=gae", "grpo"],
+  ["a key with two names", "sampling.train.min_p=0.1", 0],
+  ["the adapter", "model.lora_rank=0", 32],
+])("on_unsupported=warn continues with the default of %s", (_, override, fallback) => {
+  const [key = ""] = override.split("=");
+  const composed = composeConfig({ overrides: [onTinker, "rllm.on_unsupported=warn", override] });
+  const checked = checkSettings(composed);
+  expect(checked.warnings).toEqual([expect.objectContaining({ category: "unsupported", paths: [key] })]);
+  expect(checked.warnings[0]?.text).toContain("; continuing with the default ");
+  expect(valueAt(checked.composed.config, key)).toEqual(fallback);
+  expect(checked.composed.config.rllm.rollout.train.min_p).toBe(0);
+});
+
+test("on_unsupported=warn does not ignore contradictions, and all keys of a feature are treated alike", () => {
+  const check = (...overrides: string[]) =>
+    checkSettings(composeConfig({ overrides: ["rllm.on_unsupported=warn", ...overrides] }));
+  expect(() => check("local.processes=2", "local.sequence_parallel=3")).toThrow("to be a multiple of it");
+  const gae = [
+    "rllm.algorithm.lam=0.5",
+    "rllm.critic={model: ./other, learning_rate: 1, value_clip: 1, warmup_steps: 2}",
+  ];
+  expect(check(...gae).warnings.map(({ category }) => category)).toEqual(Array(5).fill("no_effect"));
+});
+
+test.each([
+  [["training.best_metric=val/toy/reward"], false, "has no effect: it requires a validation dataset in the script"],
+  [["rllm.rollout.n_val=4"], false, "has no effect: it requires a validation dataset in the script"],
+  [["training.best_metric=val/toy/reward"], true, undefined],
+  [["training.best_metric=val/toy/reward"], undefined, undefined],
+])("%j with a validation dataset: %s", (overrides, hasValidation, message) => {
+  const script = hasValidation === undefined ? undefined : { hasValidation, estimators: {}, losses: {} };
+  const { warnings } = checkSettings(composeConfig({ overrides }), { script });
+  expect(warnings.map(({ text }) => text)).toEqual(message === undefined ? [] : [expect.stringContaining(message)]);
+});
+
+test("a loss of the script that reads entropies or the reference is known", () => {
+  const losses = { mine: tokenLoss("mine", ["entropy", "referenceLogprob"], () => ({ loss: 0, slope: 0 })) };
+  const script = { losses, estimators: {}, hasValidation: true };
+  const check = (...overrides: string[]) =>
+    checkSettings(composeConfig({ overrides: ["rllm.algorithm.loss_fn=mine", ...overrides] }), { script });
+  expect(check("rllm.algorithm.reference_model=./other").warnings).toEqual([]);
+  expect(() => check(onTinker)).toThrow("it requires entropies; only the local and verl backends support it");
 });
 
 test("all missing values are reported at once", () => {

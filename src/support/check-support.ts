@@ -3,14 +3,15 @@
 import { isDeepStrictEqual } from "node:util";
 import { reasonUnused } from "../backends/registry/open-engine.ts";
 import { showValue } from "../config/compose/check.ts";
+import { sharedKeys } from "../config/compose/sync/shared-keys.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { configKeys, openSectionOf, openSections } from "../config/describe.ts";
-import { layerOf, originText } from "../config/tree/origin.ts";
+import { layerOf, type Origin, originText } from "../config/tree/origin.ts";
 import { valueAt } from "../config/tree/value-at.ts";
 import type { ConfigWarning } from "../config/warnings.ts";
 import { UserError } from "../errors.ts";
 import { maskedLogin } from "../mask-urls.ts";
-import { type Effect, effectOf, type Facts } from "./effect.ts";
+import { type Effect, effectOf, type Facts, shippedConfig } from "./effect.ts";
 
 export interface CheckOptions extends Facts {
   /** Nothing is going to run, so refused settings are only reported. */
@@ -19,56 +20,93 @@ export interface CheckOptions extends Facts {
   trains?: boolean;
 }
 
+export interface CheckedSettings {
+  /** The configuration, with the defaults of settings that the run continues without. */
+  composed: ComposedConfig;
+  /** To print. */
+  warnings: ConfigWarning[];
+  /** Whether a run stops because of its settings. */
+  isRefused: boolean;
+}
+
 /**
  * Checks the settings of a command before anything is opened.
  *
- * @returns the warnings to print
  * @throws UserError naming every refused setting that the user set, its origin and what to do
  */
-export function checkSettings(composed: ComposedConfig, options: CheckOptions = {}): ConfigWarning[] {
+export function checkSettings(composed: ComposedConfig, options: CheckOptions = {}): CheckedSettings {
   const { dryRun = false } = options;
   const found = unsupportedSettings(composed, options);
   const refused = found.filter((one) => one.isRefused);
   if (refused.length > 0 && !dryRun) throw refusal(refused);
   if (!dryRun) requireValues(composed);
-  return [...composed.warnings, ...found.map(toWarning)];
+  return {
+    composed: withoutUnsupported(composed, found),
+    warnings: [...composed.warnings, ...found.map(toWarning)],
+    isRefused: refused.length > 0,
+  };
 }
+
+/** Replaces the settings that a run continues without by the backend's defaults. */
+function withoutUnsupported(composed: ComposedConfig, found: readonly Unsupported[]): ComposedConfig {
+  const ignored = found.filter(({ key, effect, isRefused }) => {
+    return effect.kind === "unsupported" && !isRefused && configKeys.has(key);
+  });
+  if (ignored.length === 0) return composed;
+  const config = structuredClone(composed.config);
+  for (const key of ignored.flatMap(({ key }) => [key, ...otherNamesOf(key)])) {
+    const names = key.split(".");
+    const section = valueAt(config, names.slice(0, -1).join("."));
+    (section as Record<string, unknown>)[names.at(-1)!] = defaultOf(composed, key);
+  }
+  return { ...composed, config };
+}
+
+const defaultOf = ({ config }: ComposedConfig, key: string) => valueAt(shippedConfig(config.rllm.backend), key);
+
+const otherNamesOf = (key: string) => sharedKeys.filter((names) => names.includes(key)).flat();
 
 export interface Unsupported {
   key: string;
   effect: Exclude<Effect, { kind: "acts" }>;
   /** Whether a run stops because of it. */
   isRefused: boolean;
-  /** The setting, the reason, and what to set instead. */
+  /** The setting and the reason. */
   message: string;
   /** The origin of the value in words. */
   origin: string;
+  /** How a run continues if it is not refused. */
+  instead: string;
 }
 
 /** The settings that do not take effect, in the schema's order. */
 export function unsupportedSettings(composed: ComposedConfig, options: CheckOptions = {}): Unsupported[] {
   const { trains = true } = options;
   const listed = [...configKeys.values()].flatMap((known): Unsupported[] => {
-    const { key, about } = known;
+    const { key } = known;
     const origin = composed.origins.get(key) ?? { kind: "default" };
     const isPreset = origin.kind === "preset";
     // A backend's shipped file sets rllm.backend.
-    if (!isPreset && layerOf(origin) === 0 && key !== "rllm.backend") return [];
+    if (!isPreset && !isSet(origin) && key !== "rllm.backend") return [];
     const effect = effectOf(composed, known, options);
     if (effect.kind === "acts") return [];
-    if (effect.kind === "none" && (effect.isNeutral || isPreset || !trains)) return [];
-    const instead = about.instead === undefined || effect.kind === "none" ? "" : `; use ${about.instead}`;
-    return [describe(composed, key, effect, `${effect.because}${instead}`)];
+    if (effect.kind === "no effect" && (effect.isNeutral || isPreset || !trains)) return [];
+    const setting = describe(composed, key, effect);
+    return [{ ...setting, instead: `with the default ${showValue(defaultOf(composed, key))}` }];
   });
   return [...listed, ...unsupportedExtras(composed), ...unusedOwn(composed)];
 }
+
+/** Whether the user set the key, or set it by a name that only the backend has. Both names of a shared key are judged. */
+const isSet = (origin: Origin) =>
+  layerOf(origin.kind === "synced" && !configKeys.has(origin.from) ? origin.of : origin) > 0;
 
 /** Unlisted keys in sections that accept further keys. */
 function unsupportedExtras(composed: ComposedConfig): Unsupported[] {
   return [...composed.origins].flatMap(([key, origin]) => {
     const { later } = openSections.get(openSectionOf(key) ?? "") ?? {};
     if (typeof later !== "string" || layerOf(origin) === 0) return [];
-    return [describe(composed, key, { kind: "refused", because: later, always: false, isUnread: false }, later)];
+    return [describe(composed, key, { kind: "unsupported", because: later, isNeutral: false })];
   });
 }
 
@@ -85,39 +123,44 @@ function unusedOwn(composed: ComposedConfig): Unsupported[] {
   return found
     .filter(({ key }) => !isDeepStrictEqual(valueAt(unresolved, key), valueAt(shipped, key)))
     .map(({ key, because }) =>
-      describe(composed, key, { kind: "refused", because, always: false, isUnread: true }, because),
+      describe(composed, key, { kind: "unsupported", because: `it has no effect: ${because}`, isNeutral: false }),
     );
 }
 
-function describe(
-  { tree, config, origins }: ComposedConfig,
-  key: string,
-  effect: Unsupported["effect"],
-  reason: string,
-): Unsupported {
+function describe(composed: ComposedConfig, key: string, effect: Unsupported["effect"]): Unsupported {
+  const { tree, config, origins } = composed;
   const origin = origins.get(key) ?? { kind: "default" };
-  const setting = `${key}=${showValue(valueAt(config, key) ?? valueAt(tree, key))}`;
-  const isRefused =
-    effect.kind === "refused" && origin.kind !== "preset" && (effect.always || config.rllm.on_unsupported === "error");
-  const isUnread = effect.kind === "none" || effect.isUnread;
+  const set = `${key}=${showValue(valueAt(config, key) ?? valueAt(tree, key))}`;
+  // As the user typed it.
+  const setting = origin.kind === "flag" ? `${origin.text} (${set})` : set;
   return {
     key,
     effect,
-    isRefused,
-    message: `${setting}${isUnread ? " has no effect" : ""}: ${reason}`,
+    isRefused: isRefused(composed, origin, effect),
+    message: `${setting}${effect.kind === "no effect" ? " has no effect" : ""}: ${reasonText(effect)}`,
     origin: originText(origin),
+    instead: "without it",
   };
 }
 
-function toWarning({ key, effect, isRefused, message }: Unsupported): ConfigWarning {
-  if (effect.kind === "none") return { category: "no_effect", paths: [key], text: message };
-  const consequence = isRefused ? "a run would stop here" : "continuing without it";
-  return { category: "unsupported", paths: [key], text: `${message}; ${consequence}` };
+/** Contradictions always stop a run. A preset that the backend does not support is left out, as with on_unsupported=warn. */
+export function isRefused({ config }: ComposedConfig, origin: Origin, { kind }: Effect): boolean {
+  if (kind === "invalid") return true;
+  return kind === "unsupported" && origin.kind !== "preset" && config.rllm.on_unsupported === "error";
+}
+
+export const reasonText = ({ because, hint }: Unsupported["effect"]) =>
+  hint === undefined ? because : `${because}; ${hint}`;
+
+function toWarning({ key, effect, isRefused, message, instead }: Unsupported): ConfigWarning {
+  if (effect.kind === "no effect") return { category: "no_effect", paths: [key], text: message };
+  const consequence = isRefused ? "a run would stop here" : `continuing ${instead}`;
+  return { category: effect.kind, paths: [key], text: `${message}; ${consequence}` };
 }
 
 function refusal(refused: readonly Unsupported[]): UserError {
   const lines = refused.map(({ message, origin }) => `${message} (${origin})`);
-  const canIgnore = refused.every(({ effect }) => effect.kind === "refused" && !effect.always);
+  const canIgnore = refused.every(({ effect }) => effect.kind === "unsupported");
   return new UserError(
     lines.length > 1 ? `${lines.length} settings cannot be used:\n  ${lines.join("\n  ")}` : lines.join(),
     { hint: canIgnore ? "remove them, or set rllm.on_unsupported=warn to run without them" : "change or remove them" },
@@ -135,7 +178,9 @@ export function requireValues(composed: ComposedConfig): void {
       hint: `add ${masked}=... to the command, preferably as '${"${oc.env:NAME}"}', which is saved with the run`,
     });
   }
-  const needed = missing.filter((key) => reasonUnused(composed, key) === undefined);
+  // A reference to a missing value is reported once, with that value.
+  const isOwn = (key: string) => origins.get(key)?.kind !== "reference" || layerOf(origins.get(key)!) > 0;
+  const needed = missing.filter((key) => isOwn(key) && reasonUnused(composed, key) === undefined);
   if (needed.length === 0) return;
   const lines = needed.map((key) => `${key} (${originText(origins.get(key)!)})`);
   throw new UserError(

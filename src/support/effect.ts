@@ -2,117 +2,149 @@
 import { isDeepStrictEqual } from "node:util";
 import type { Capabilities } from "../backends/engine.ts";
 import { capabilitiesOf } from "../backends/registry/open-engine.ts";
-import type { ComposedConfig } from "../config/compose.ts";
+import type { Outcome, Rule, ScriptFacts, Situation } from "../backends/rule.ts";
+import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import type { KeyDescription } from "../config/describe.ts";
 import { type Backend, backends } from "../config/schema/about.ts";
 import type { Config } from "../config/schema.ts";
 import { valueAt } from "../config/tree/value-at.ts";
 import { nearest } from "../nearest.ts";
 import { own } from "../own.ts";
-import { engineNeeds, settingNeeds } from "./needs.ts";
+import { rulesOf, sharedRules } from "./rules/index.ts";
 
 /** Facts that the configuration does not contain. */
 export interface Facts {
   /** The abilities of the engine; default: those of the configured backend. */
   capabilities?: Capabilities | undefined;
-  /** Names registered by the experiment, by the key that accepts them. */
+  /** Undefined: the experiment's script is not known. */
+  script?: ScriptFacts | undefined;
+  /** Further names that a script registers, by the key that accepts them. */
   registered?: Readonly<Record<string, readonly string[]>>;
 }
 
 export type Effect =
-  | { kind: "acts" }
+  /** `provided`: what it requires, if that is known only when the run begins. */
+  | { kind: "acts"; provided?: string }
   /** `isNeutral`: the value is the default or one that changes nothing, so there is nothing to warn about. */
-  | { kind: "none"; because: string; isNeutral: boolean }
-  /**
-   * `always`: even with `rllm.on_unsupported=warn`, because a run cannot ignore the setting. `isUnread`: the setting
-   * would have no effect because of another one.
-   */
-  | { kind: "refused"; because: string; always: boolean; isUnread: boolean };
+  | { kind: Outcome; because: string; hint?: string | undefined; isNeutral: boolean };
 
 /** The effect of a key's value on the chosen backend. */
 export function effectOf(composed: ComposedConfig, known: KeyDescription, facts: Facts = {}): Effect {
-  const { config } = composed;
   const { about, key } = known;
+  const { config, origins } = composed;
   const value = valueAt(config, key);
-  if (isNeutral(known, value, config)) {
-    const because =
-      reasonAgainst(composed, known, undefined, facts)?.because ?? (about.neutral && "this value changes nothing");
-    return because === undefined ? { kind: "acts" } : { kind: "none", because, isNeutral: true };
+  const situation: Situation = {
+    config,
+    origins,
+    capabilities: facts.capabilities ?? capabilitiesOf(config),
+    script: facts.script,
+  };
+  if (isNeutral(composed, known, value)) {
+    const found = reasonAgainst(situation, known, undefined, facts);
+    if (found.kind !== "acts") return { kind: "no effect", because: found.because, isNeutral: true };
+    return about.neutral === undefined
+      ? found
+      : { kind: "no effect", because: "this value changes nothing", isNeutral: true };
   }
-  const found = reasonAgainst(composed, known, value, facts);
-  if (found === undefined) return { kind: "acts" };
-  const { because, severity } = found;
-  if (severity === "warn") return { kind: "none", because, isNeutral: false };
-  return { kind: "refused", because, always: severity !== "refuse", isUnread: severity === "refuse unread" };
-}
-
-interface Reason {
-  because: string;
-  severity: "warn" | "refuse" | "refuse always" | "refuse unread";
+  return reasonAgainst(situation, known, value, facts);
 }
 
 /** @param value undefined for a neutral value: why no value of the key would take effect */
-function reasonAgainst(
-  composed: ComposedConfig,
-  known: KeyDescription,
-  value: unknown,
-  facts: Facts,
-): Reason | undefined {
-  const { config } = composed;
+function reasonAgainst(situation: Situation, known: KeyDescription, value: unknown, facts: Facts): Effect {
+  const { config } = situation;
   const { key, about } = known;
+  const against = (kind: Outcome, because: string, hint?: string): Effect => ({
+    kind,
+    because,
+    hint,
+    isNeutral: false,
+  });
   if (about.backends !== undefined && !about.backends.includes(config.rllm.backend)) {
-    return { because: onlyOn(about.backends), severity: "refuse" };
+    return against("unsupported", onlyOn(about.backends), about.instead && `use ${about.instead}`);
   }
-  if (typeof about.later === "string") return { because: about.later, severity: "refuse" };
-  const ability = missingAbility(key, value, config, facts.capabilities);
-  if (ability !== undefined) return { because: ability, severity: "refuse always" };
-  const need = settingNeeds.find(({ keys, isMet }) => keys.includes(key) && !isMet(composed));
-  if (need !== undefined) {
-    return { because: `it requires ${need.requires}`, severity: need.refused ? "refuse unread" : "warn" };
+  if (typeof about.later === "string") return against("unsupported", about.later);
+  let provided: string | undefined;
+  for (const rule of rulesOf(config)) {
+    if (!rule.keys.includes(key) || (value === undefined && rule.outcome === "invalid")) continue;
+    const isMet = rule.isMet(situation, value);
+    if (isMet === false)
+      return against(rule.outcome, `${requirementOf(rule)}${supportersOf(rule, situation, value)}`, rule.hint);
+    if (isMet === undefined) provided ??= rule.requires;
   }
-  return refusedName(known, value, facts);
+  const refused = refusedName(known, value, facts);
+  if (refused !== undefined) return against(...refused);
+  return provided === undefined ? { kind: "acts" } : { kind: "acts", provided };
 }
 
-function isNeutral({ default: fallback, about }: KeyDescription, value: unknown, config: Config): boolean {
-  const resolved =
-    typeof fallback === "string"
-      ? fallback.replaceAll(/\$\{([\w.]+)\}/g, (_, key) => String(valueAt(config, key)))
-      : fallback;
-  return [resolved, ...(about.neutral ?? [])].some((one) => isDeepStrictEqual(value, one));
+/** `"it requires ..."`, or `"with gae, it requires ..."`. */
+const requirementOf = ({ when, requires }: Rule) => `${when === undefined ? "" : `${when}, `}it requires ${requires}`;
+
+const shipped = new Map<Backend, Config>();
+
+/** The configuration of a backend without any setting. */
+export function shippedConfig(backend: Backend): Config {
+  const found = shipped.get(backend) ?? composeConfig({ overrides: [`rllm/backend=${backend}`] }).config;
+  shipped.set(backend, found);
+  return found;
+}
+
+function isNeutral(
+  { config, origins }: ComposedConfig,
+  { key, default: fallback, about }: KeyDescription,
+  value: unknown,
+) {
+  if ((about.neutral ?? []).some((one) => isDeepStrictEqual(one, value))) return true;
+  if (typeof fallback === "string") {
+    return value === fallback.replaceAll(/\$\{([\w.]+)\}/g, (_, other) => String(valueAt(config, other)));
+  }
+  const origin = origins.get(key);
+  const isDefault = origin === undefined || origin.kind === "default";
+  return isDeepStrictEqual(value, isDefault ? fallback : valueAt(shippedConfig(config.rllm.backend), key));
 }
 
 /** Why a named value, such as an estimator, cannot be used. */
 function refusedName(
   { key, about: { later, options } }: KeyDescription,
   value: unknown,
-  facts: Facts,
-): Reason | undefined {
+  { script, registered }: Facts,
+): [Outcome, string] | undefined {
   const names = (Array.isArray(value) ? value : [value]).filter((one) => typeof one === "string");
   const because = typeof later === "object" ? names.map((name) => own(later, name)).find(Boolean) : undefined;
-  if (because !== undefined) return { because, severity: "refuse" };
+  if (because !== undefined) return ["unsupported", because];
   if (options === undefined) return undefined;
-  const known = [...options, ...(facts.registered?.[key] ?? [])];
+  const known = [...options, ...ownNames(key, script), ...(registered?.[key] ?? [])];
   const unknown = names.find((name) => !known.includes(name));
   if (unknown === undefined) return undefined;
   const near = nearest(unknown, known, 2);
   const help = near.length > 0 ? `; did you mean ${near.join(" or ")}?` : `; built in: ${options.join(", ")}`;
-  return { because: `the name is neither built in nor registered${help}`, severity: "refuse always" };
+  return ["invalid", `the name is neither built in nor registered${help}`];
 }
 
-function missingAbility(key: string, value: unknown, config: Config, own?: Capabilities): string | undefined {
-  const capabilities = own ?? capabilitiesOf(config);
-  const need = engineNeeds.find(({ keys, isMet }) => keys.includes(key) && !isMet(capabilities, value));
-  if (need === undefined) return undefined;
-  const able = backends.filter((backend) => need.isMet(capabilitiesOf(config, backend), value));
-  return `it requires ${need.requires}${able.length === 0 ? `, which the ${capabilities.engine} does not support` : `; ${onlyOn(able)}`}`;
+/** The names that the script registers for a key. */
+function ownNames(key: string, script: ScriptFacts | undefined): string[] {
+  if (key === "rllm.algorithm.adv_estimator") return Object.keys(script?.estimators ?? {});
+  return key === "rllm.algorithm.loss_fn" ? Object.keys(script?.losses ?? {}) : [];
+}
+
+function supportersOf(rule: Rule, situation: Situation, value: unknown): string {
+  if (!rule.byEngine) return "";
+  const { config, capabilities } = situation;
+  const able = backends.filter((backend) =>
+    rule.isMet({ ...situation, capabilities: capabilitiesOf(config, backend) }, value),
+  );
+  return able.length === 0 ? `, which the ${capabilities.engine} does not support` : `; ${onlyOn(able)}`;
 }
 
 /** The backends that support a key, regardless of other settings. */
-export function supportingBackends({ key, about }: KeyDescription, config: Config): readonly Backend[] {
+export function supportingBackends(
+  { key, about }: KeyDescription,
+  { config, origins }: ComposedConfig,
+): readonly Backend[] {
   if (typeof about.later === "string") return [];
+  const rules = sharedRules.filter(({ keys, byEngine }) => byEngine && keys.includes(key));
   return backends.filter((backend) => {
-    const missing = missingAbility(key, undefined, config, capabilitiesOf(config, backend));
-    return (about.backends?.includes(backend) ?? true) && missing === undefined;
+    const situation = { config, origins, capabilities: capabilitiesOf(config, backend), script: undefined };
+    return (about.backends?.includes(backend) ?? true) && rules.every(({ isMet }) => isMet(situation, undefined));
   });
 }
 

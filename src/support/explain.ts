@@ -10,7 +10,8 @@ import { type Origin, originText } from "../config/tree/origin.ts";
 import { valueAt } from "../config/tree/value-at.ts";
 import { UserError } from "../errors.ts";
 import { own } from "../own.ts";
-import { type Effect, effectOf } from "./effect.ts";
+import { isRefused, reasonText } from "./check-support.ts";
+import { type Effect, effectOf, type Facts } from "./effect.ts";
 
 export interface ExplainedKey {
   key: string;
@@ -32,17 +33,17 @@ export interface ExplainedKey {
  * All keys in the schema's order, then the backend's own; with `only`, that key or section.
  * @throws UserError when `only` is not a key or section
  */
-export function explainConfig(composed: ComposedConfig, only?: string): ExplainedKey[] {
+export function explainConfig(composed: ComposedConfig, only?: string, facts: Facts = {}): ExplainedKey[] {
   const natives = [...composed.origins.keys()].filter((path) => !configKeys.has(path));
   const asked = (key: string) => only === undefined || key === only || key.startsWith(`${only}.`);
   const keys = [...configKeys.keys(), ...natives].filter(asked);
   if (only !== undefined && keys.length === 0 && !configSections.has(only)) {
     throw new UserError(`unknown key ${only}${didYouMean(only, { keys: true, sections: true })}`);
   }
-  return keys.map((key) => explainKey(composed, key));
+  return keys.map((key) => explainKey(composed, key, facts));
 }
 
-function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
+function explainKey(composed: ComposedConfig, key: string, facts: Facts): ExplainedKey {
   const origin = composed.origins.get(key) ?? { kind: "default" };
   const known = configKeys.get(key);
   const found = { key, origin, originText: originText(origin) };
@@ -54,7 +55,7 @@ function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
       default: fallback,
       type,
       description,
-      effect: effectText(effectOf(composed, known), composed.config.rllm.backend),
+      effect: effectText(composed, origin, effectOf(composed, known, facts)),
       ...(about.note === undefined ? {} : { note: about.note }),
     };
   }
@@ -71,7 +72,12 @@ function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
   };
 }
 
-function effectText(effect: Effect, backend: string): string {
-  if (effect.kind === "acts") return `takes effect on ${backend}`;
-  return effect.kind === "none" ? `none on ${backend}: ${effect.because}` : `refused on ${backend}: ${effect.because}`;
+function effectText(composed: ComposedConfig, origin: Origin, effect: Effect): string {
+  const { backend } = composed.config.rllm;
+  if (effect.kind === "acts") {
+    return `takes effect on ${backend}${effect.provided === undefined ? "" : `; it requires ${effect.provided}`}`;
+  }
+  const reason = reasonText(effect);
+  if (effect.kind === "no effect") return `none on ${backend}: ${reason}`;
+  return `${isRefused(composed, origin, effect) ? "refused" : "ignored"} on ${backend}: ${reason}`;
 }

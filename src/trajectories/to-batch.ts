@@ -2,7 +2,14 @@
 import { concatenate } from "../concatenate.ts";
 import { spread } from "../statistics.ts";
 import { offsetsOf, totalsOf } from "./batch.ts";
-import { isBreak, type SampledSequence, type SequenceCause, sequenceCauses, toSequences } from "./to-sequences.ts";
+import {
+  isBreak,
+  isMismatch,
+  type SampledSequence,
+  type SequenceCause,
+  sequenceCauses,
+  toSequences,
+} from "./to-sequences.ts";
 import type { TerminationReason, TrainingBatch, Trajectory, TrajectoryGroup } from "./types.ts";
 
 /** Of a whole trajectory, or of each of its steps: one number, or one for each token of the step. */
@@ -118,8 +125,6 @@ function dropCause(
   if (filters.overlong && limits.has(about.termination)) return "overlong";
   return filters.filterTokenMismatch && about.causes.some(isMismatch) ? "tokenMismatch" : null;
 }
-
-const isMismatch = (cause: SequenceCause) => isBreak(cause) && cause !== "reasoning_dropped";
 
 /** All breaks, and how often each cause of a further sequence occurred. */
 function causeMetrics(causes: readonly SequenceCause[]): Record<string, number> {

@@ -44,6 +44,9 @@ const onPurpose: ReadonlySet<SequenceCause> = new Set(["new_conversation", "bran
 /** Conversations that begin or branch on purpose are not breaks, nor are prompts that are not conversations. */
 export const isBreak = (cause: SequenceCause) => !onPurpose.has(cause);
 
+/** Breaks that `rllm.filter_token_mismatch` drops. */
+export const isMismatch = (cause: SequenceCause) => isBreak(cause) && cause !== "reasoning_dropped";
+
 /**
  * A step continues an earlier sequence if its prompt begins with all tokens of that sequence (the longest one, if there are
  * several). Any other step starts a new sequence. Tokens of a model that is not trained (`policyVersion < 0`) are context.

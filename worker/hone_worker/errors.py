@@ -14,6 +14,14 @@ class RunFailure(Exception):
     """Another process or the machine failed. Answered with `kind: run`."""
 
 
+class UnusableImage(Exception):
+    """The reason why an image cannot be used, without a final period."""
+
+
+class Stopped(Exception):
+    """Another thread ended the work, because its result is no longer needed."""
+
+
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its class."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    """The first line of an error's text that is not blank, or its class."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)

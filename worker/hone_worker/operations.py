@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from .channel import Channel, Message
-from .errors import RunFailure, UserMistake
+from .errors import RunFailure, Stopped, UserMistake
 from .group import GROUPS, Group, nccl_library, within
 from .images.media import Media
 from .images.pictures import Pictures
@@ -24,6 +25,7 @@ from .messages import Cancelled, ProtocolError, ask_gradient, outputs_of, sequen
 from .models.loading import find_folder
 from .models.model import LanguageModel
 from .models.plain_model import ModelSource, find_source
+from .models.progress import reported_to
 from .models.score_model import ScoreModel
 from .policies.adamw import AdamSettings
 from .policies.policy import Policy
@@ -52,6 +54,8 @@ class Operations:
         self._policies: Policies | None = None
         self._group: Group | None = None
         self._media = Media()
+        self._stops: dict[int, Event] = {}
+        """By put_media message that is not answered."""
         self._seconds: Counter[str] = Counter()
 
     @property
@@ -81,13 +85,20 @@ class Operations:
         return {"directory": str(find_folder(header["model"], Path(header["cache_dir"])).resolve())}, {}
 
     def on_load(self, message: Message) -> Answer:
+        def report(text: str) -> None:
+            self._channel.send({"id": message.id, "event": "status", "text": text})
+
+        with reported_to(report):
+            return self._load(message, report)
+
+    def _load(self, message: Message, report: Callable[[str], None]) -> Answer:
         if self._model is not None or self._score_model is not None:
             raise ProtocolError("a worker loads one model; start another worker for another model")
         header = message.header
         if header.get("threads", 0) > 0:
             torch.set_num_threads(header["threads"])
         name = header.get("name", header["model"])
-        self._channel.send({"id": message.id, "event": "status", "text": f"loading {name}"})
+        report(f"loading {name}")
         source = find_source(
             header["model"],
             name,
@@ -117,8 +128,23 @@ class Operations:
         scores = self._score_model.score(message.arrays["tokens"], message.arrays["offsets"])
         return {}, {"scores": scores.numpy()}
 
-    def on_put_media(self, message: Message) -> Answer:
-        return self._media.put(message, self._vision())
+    def on_put_media(self, message: Message) -> None:
+        """Answers from another thread, so that samples continue."""
+        vision, stop = self._vision(), Event()
+        self._stops[message.id] = stop
+
+        def put() -> None:
+            try:
+                fields, arrays = self._media.put(message, vision, stop)
+                self._channel.send({"id": message.id, "ok": True, **fields}, arrays)
+            except Stopped:
+                self._channel.send({"id": message.id, "ok": True, "cancelled": True})
+            except Exception as error:  # noqa: BLE001 - every error is an answer
+                self._fail(message.id, error)
+            finally:
+                del self._stops[message.id]
+
+        Thread(target=put, name="put_media", daemon=True).start()
 
     def on_create_policy(self, message: Message) -> Answer:
         number = self._policies.create(message.header["adapter"], message.header.get("head"))
@@ -146,7 +172,11 @@ class Operations:
         self._sampler.add(message.id, policy, requests, bool(header.get("stream", False)))
 
     def on_abort(self, message: Message) -> Answer:
-        self._sampler.abort(message.header["sample"], message.header.get("requests"))
+        header = message.header
+        if (media := header.get("media")) is None:
+            self._sampler.abort(header["sample"], header.get("requests"))
+        elif (stop := self._stops.get(media)) is not None:
+            stop.set()
         return {}, {}
 
     def on_forward(self, message: Message) -> Answer:

@@ -7,7 +7,7 @@ from .messages import describe_error
 from .operations import Operations
 
 # These take no time: all that have arrived run before the next decode step.
-_QUICK = frozenset({"sample", "abort", "stats"})
+_QUICK = frozenset({"sample", "put_media", "abort", "stats"})
 
 
 class Server:

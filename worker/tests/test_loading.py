@@ -12,6 +12,7 @@ from hone_worker import folders
 from hone_worker.errors import UserMistake
 from hone_worker.folders import write_folder, write_tensors
 from hone_worker.models import gguf, loading
+from hone_worker.models.progress import Bar, reported_to
 from hone_worker.server import describe_error
 from models import build, load, reference, reference_outputs, sample_sequences
 from safetensors import SafetensorError
@@ -264,3 +265,18 @@ def test_tensors_on_a_full_disk_raise_the_systems_error(tmp_path, monkeypatch):
     with pytest.raises(OSError) as failed:
         write_tensors(tmp_path / "a", {"a": torch.zeros(1)})
     assert (failed.value.errno, failed.value.filename) == (errno.EFBIG, str(tmp_path / "a"))
+
+
+def test_loading_and_downloading_report_how_far_they_are(folder):
+    texts = []
+    with reported_to(texts.append):
+        load(folder)
+        bar = Bar(total=3_000_000_000, unit="B", name="a download")
+        bar.update(1_200_000_000)
+        bar.refresh()
+        bar.close()
+    assert texts[0].startswith("loading weights: ") and "loading weights: 100%" in texts
+    assert "downloading: 1.2 of 3.0 GB" in texts
+    count = len(texts)
+    load(folder)
+    assert len(texts) == count

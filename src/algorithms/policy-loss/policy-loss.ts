@@ -23,7 +23,7 @@ import {
 } from "./loss-choice.ts";
 import { type PolicyTerm, policyTerm, type TermSums, type WeightedSequence } from "./policy-term.ts";
 
-export { needsReference, type PolicyLossOptions, readsEntropy, readsSampler } from "./loss-choice.ts";
+export { needsReference, type PolicyLossOptions, readsSampler } from "./loss-choice.ts";
 
 /**
  * `L = sum of w (policy + klBeta * KL - entropyCoeff * H)` over trained tokens, `w` by `aggMode` and `batch.totals`. The

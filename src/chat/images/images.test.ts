@@ -8,6 +8,8 @@ import { UserError } from "../../errors.ts";
 import { imageLoader } from "../../images/load-image.ts";
 import { memoryStore } from "../../images/media-store.ts";
 import { dataUrl, jpeg, png } from "../../images/pictures.fixture.ts";
+import { UnusableImage } from "../../images/unusable-image.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { characterChat, imageCharacter } from "../../testing/character-chat.ts";
 import { loadChat } from "../chat.ts";
 import { openConversation } from "../conversations/conversation.ts";
@@ -20,6 +22,8 @@ const chat = characterChat();
 const store = memoryStore();
 const [red, blue] = [png(2, 2, [255, 0, 0]), png(2, 2, [0, 0, 255])];
 const [redHash, blueHash] = [store.add(red).hash, store.add(blue).hash];
+const blueFile = join(temporaryFolder("images"), "blue.png");
+writeFileSync(blueFile, blue);
 const begin = "[";
 const placeholder = { text: imageCharacter, id: chat.encode(imageCharacter)[0]! };
 /** `[￼￼]`: as models that put marks around an image. */
@@ -161,6 +165,12 @@ describe("refused with a sentence that names the message:", () => {
       user(image(red)),
       "message 1 (user): the image 123 cannot be used: it is animated",
       { ...vision, tokensOf: () => Promise.reject(new UserError("the image 123 cannot be used: it is animated")) },
+    ],
+    [
+      "a file that the worker refuses, by its name",
+      user(image(red), image(blueFile)),
+      `message 1 (user): ${blueFile} cannot be used: it is animated`,
+      { ...vision, tokensOf: () => Promise.reject(new UnusableImage(blueHash, "it is animated")) },
     ],
     ["a broken image", user(image(Buffer.from("GIF89a"))), "message 1 (user): the image is a GIF, not PNG or JPEG"],
     [

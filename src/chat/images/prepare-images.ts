@@ -2,7 +2,8 @@
 import { HoneError, RunError, UserError } from "../../errors.ts";
 import { imageLimits } from "../../images/image-limits.ts";
 import type { ImageLoader } from "../../images/load-image.ts";
-import type { Media, StoredImage } from "../../images/types.ts";
+import type { ImageSource, Media, StoredImage } from "../../images/types.ts";
+import { UnusableImage } from "../../images/unusable-image.ts";
 import type { ChatMessage, ImagePart, TextPart } from "../messages.ts";
 import type { Chat, LaterOptions, RenderOptions } from "../types.ts";
 import { hasImages, imagesOf, normalizeContent } from "./content.ts";
@@ -12,7 +13,7 @@ import { type PromptImages, placeImages } from "./place-images.ts";
 export interface Vision {
   readonly placeholder: PromptImages["placeholder"];
   /** `[images]` the tokens that stand for each image. */
-  tokensOf(images: readonly StoredImage[]): Promise<Int32Array[]>;
+  tokensOf(images: readonly StoredImage[], signal?: AbortSignal): Promise<Int32Array[]>;
   readonly loader: ImageLoader;
 }
 
@@ -52,7 +53,7 @@ export async function prepareImages(
   for (const [index, message] of stored.entries()) {
     const unique = [...new Map(imagesOf([message]).map((image) => [image.hash, image])).values()];
     if (unique.length === 0) continue;
-    const found = await located(where(index), vision.tokensOf(unique));
+    const found = await located(where(index), named(messages[index]!, message, vision.tokensOf(unique, signal)));
     for (const [place, { hash }] of unique.entries()) tokens.set(hash, found[place]!);
   }
   return { messages: stored, images: { placeholder: vision.placeholder, tokens } };
@@ -98,6 +99,28 @@ function requireParts(content: readonly unknown[], where: string): void {
       hint: '{ type: "text", text } or { type: "image", image }',
     });
   }
+}
+
+/** Names the file or address of an image that the worker cannot decode, if the user named one. */
+async function named<T>(given: ChatMessage, stored: ChatMessage, work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    if (!(error instanceof UnusableImage)) throw error;
+    const place = imagesOf([stored]).findIndex(({ hash }) => hash === error.hash);
+    const name = nameOf(contentImages(given)[place]?.image);
+    throw name === undefined ? error : new UserError(`${name} cannot be used: ${error.reason}`, { cause: error });
+  }
+}
+
+const contentImages = ({ content }: ChatMessage): ImagePart[] =>
+  typeof content === "string" ? [] : content.filter((part) => part.type === "image");
+
+function nameOf(source: ImageSource | undefined): string | undefined {
+  if (source === undefined || source instanceof Uint8Array) return undefined;
+  const name =
+    typeof source === "string" || source instanceof URL ? String(source) : "path" in source ? source.path : null;
+  return name === null || /^data:/i.test(name) ? undefined : name.slice(0, 200);
 }
 
 async function located<T>(where: string, work: Promise<T>): Promise<T> {

@@ -1,11 +1,7 @@
 /** What each backend adds to the configuration: its own keys, and rules for keys with two names. */
-import { join } from "node:path";
-import { verlEnvironment } from "../../python/find.ts";
-import { prepareEnvironment, setupCommand } from "../../python/prepare.ts";
-import { searchPath } from "../hydra/search-path.ts";
 import type { Backend } from "../schema/about.ts";
 import { verlSections } from "../schema/verl.ts";
-import { installedVerl, shippedFolder, verlPackage } from "../tree/shipped.ts";
+import { verlFolder } from "../tree/shipped.ts";
 import type { ConfigWarning } from "../warnings.ts";
 import { forwardedKeys, sharedKeys, verlSharedKeys } from "./sync/shared-keys.ts";
 import { forwardKey, type SyncTree, syncSharedKey } from "./sync/sync.ts";
@@ -14,10 +10,8 @@ import { syncVerl } from "./sync/verl.ts";
 interface BackendSettings {
   /** Root sections that accept keys of the backend's own tree. */
   ownSections: readonly string[];
-  /** Finds the backend's own tree: an entry of the search path, and a note if it is incomplete. */
-  ownTree?: () => { entry: string; note?: string };
-  /** Installs what has the backend's own tree. */
-  prepare?: () => Promise<unknown>;
+  /** Finds the folder of the backend's own tree. */
+  ownTree?: () => string;
   /** The setting for higher precision, if the backend has one. */
   precision?: { key: string; highest: string };
   /** Synchronizes the keys that have two names. */
@@ -35,17 +29,7 @@ export const backendSettings: Readonly<Record<Backend, BackendSettings>> = {
   },
   verl: {
     ownSections: [...verlSections, "data"],
-    ownTree: () => {
-      const installed = installedVerl();
-      if (installed !== undefined) return { entry: installed };
-      // The package alone is enough to compose.
-      if (searchPath([`pkg://${verlPackage}`]).isGroup("actor")) return { entry: `pkg://${verlPackage}` };
-      return {
-        entry: join(shippedFolder, "verl"),
-        note: `verl is not installed, so only its keys in config/verl are known; \`${setupCommand("environment", verlEnvironment())}\` installs it`,
-      };
-    },
-    prepare: async () => installedVerl() ?? prepareEnvironment(verlEnvironment()),
+    ownTree: verlFolder,
     sync: (tree, warn) => {
       syncVerl(tree, warn);
       const synced = new Set(verlSharedKeys.map(([native]) => native));

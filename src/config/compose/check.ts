@@ -11,8 +11,8 @@ import { type Origin, oneLine } from "../tree/origin.ts";
 import { putNode } from "../tree/tree.ts";
 import { positionText } from "../yaml/read-yaml.ts";
 import { backendSettings } from "./backends.ts";
+import { fieldName } from "./field-names.ts";
 import { didYouMean, suggestOptions } from "./suggest.ts";
-import { verlNames } from "./sync/shared-keys.ts";
 
 /** Collects the mistakes in a file or a script. Keys in verl's own sections are checked against verl's tree instead. */
 export function checkLayer(layer: MapNode, backend: Backend, mistakes: Mistake[]): void {
@@ -80,9 +80,7 @@ function checkSection(node: Node, section: string, check: Check): void {
 
 function keyHelp(path: string, node: Node): string {
   const isVerl = verlSections.some((section) => section === path.split(".")[0]);
-  const common = verlNames.get(path);
-  if (common !== undefined) return `: it is verl's name for ${common}; set that key instead`;
-  const verlHelp = isVerl ? " (verl's own sections require rllm/backend=verl)" : "";
+  const verlHelp = isVerl && fieldName(path) === undefined ? " (verl's own sections require rllm/backend=verl)" : "";
   return didYouMean(path, node.kind === "map" ? { sections: true } : { keys: true }) + verlHelp;
 }
 

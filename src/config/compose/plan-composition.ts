@@ -38,7 +38,6 @@ export interface CompositionPlan {
   deleted: ReadonlyMap<string, Origin>;
   /** Maps rewritten overrides to their original text. */
   original: ReadonlyMap<string, string>;
-  notes: string[];
 }
 
 export function planComposition(sources: ConfigRequest, layers: readonly MapNode[]): CompositionPlan {
@@ -51,7 +50,6 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
     (name) => name !== undefined,
   );
   const backend = backends.find((one) => one === named) ?? "local";
-  const ownTree = backendSettings[backend].ownTree?.();
   const { texts, original } = rewriteKnownKeys(typed, overrides);
   // The group loads the backend's file; rllm.backend must match it, regardless of lower layers.
   if (group === undefined) texts.unshift(`rllm/backend=${backend}`);
@@ -60,7 +58,12 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
   return {
     backend,
     request: {
-      searchPath: [sources.configPath ?? [], sources.configDirs ?? [], shippedFolder, ownTree?.entry ?? []].flat(),
+      searchPath: [
+        sources.configPath ?? [],
+        sources.configDirs ?? [],
+        shippedFolder,
+        backendSettings[backend].ownTree?.() ?? [],
+      ].flat(),
       configName: sources.configName ?? "unified",
       overrides: texts,
     },
@@ -71,7 +74,6 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
         .map(({ key, text }) => [key, { kind: "override", text }]),
     ),
     original,
-    notes: ownTree?.note === undefined ? [] : [ownTree.note],
   };
 }
 

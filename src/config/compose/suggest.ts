@@ -1,6 +1,7 @@
 /** Suggestions for mistyped keys and values. */
 import { nameDistance, nearest } from "../../nearest.ts";
 import { configKeys, configSections } from "../describe.ts";
+import { fieldName } from "./field-names.ts";
 
 const leafOf = (key: string) => key.slice(key.lastIndexOf(".") + 1);
 const parentOf = (key: string) => key.slice(0, Math.max(0, key.lastIndexOf(".")));
@@ -30,8 +31,10 @@ function suggestKeys(name: string, among: Among): string[] {
     .map(({ known }) => known);
 }
 
-/** `"; did you mean a or b?"`, or the keys of the deepest known section on the path. */
+/** What the key is called here, `"; did you mean a or b?"`, or the keys of the deepest known section on the path. */
 export function didYouMean(name: string, among: Among): string {
+  const elsewhere = fieldName(name);
+  if (elsewhere !== undefined) return `: ${elsewhere}`;
   const near = suggestKeys(name, among);
   if (near.length > 0) return `; did you mean ${near.join(" or ")}?`;
   let section = parentOf(name);

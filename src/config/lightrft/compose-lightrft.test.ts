@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { unsupportedSettings } from "../../support/check-support.ts";
+import { checkSettings, unsupportedSettings } from "../../support/check-support.ts";
 import { originText } from "../tree/origin.ts";
 import { composeLightRft, readLightRft } from "./compose-lightrft.ts";
 
@@ -121,11 +121,26 @@ describe("the flags of distributed training and memory", () => {
     ["--use_mp_opt", { mixed_precision_optimizer: true }],
   ])("%s", (line, expected) => expect(local(line)).toMatchObject(expected));
 
-  it.each(["--adam_offload", "--fsdp --fsdp_cpu_offload"])("%s is refused with one process", (line) => {
-    expect(unsupported(line)).toContain(
-      "local.offload_optimizer=true has no effect: it requires local.processes above 1",
+  it.each(["--adam_offload", "--fsdp --fsdp_cpu_offload"])("%s has no effect with one process", (line) => {
+    const flag = line.split(" ").at(-1);
+    expect(unsupported(line)).toContainEqual(
+      expect.stringMatching(`^${flag} \\(local.offload_optimizer=true\\) has no effect: .* WORLD_SIZE`),
     );
     expect(unsupported(`${line} local.processes=2`)).toEqual([]);
+  });
+
+  it("the complete text example runs without WORLD_SIZE", () => {
+    const composed = compose(`${examples["mathematical reasoning"]} local.sampler.type=own`);
+    const { warnings } = checkSettings(composed);
+    const noEffect = warnings.filter(({ category }) => category === "no_effect").map(({ text }) => text);
+    expect(noEffect).toEqual(expect.arrayContaining([expect.stringMatching(/^--zero_stage 2 \(local.sharding/)]));
+    for (const text of noEffect) expect(text).toMatch(/^--\w+/);
+  });
+
+  it.each(["data.train_batch_size=2", "rllm.data.train_batch_size=2"])("%s wins over the flag", (override) => {
+    const { config, warnings } = compose(`${least} ${override}`);
+    expect([config.data.train_batch_size, config.rllm.data.train_batch_size]).toEqual([2, 2]);
+    expect(warnings).toEqual([]);
   });
 });
 

@@ -190,12 +190,12 @@ export function toSettings({ values, given }: ParsedFlags, world: World): LightR
     }
     for (const [key, value] of Object.entries(outcome)) {
       if (text === undefined) preset(key, value, reasons[flag] ?? `LightRFT's default of --${flag}`);
-      else put(flags, key, value, { kind: "override", text });
+      else put(flags, key, value, { kind: "flag", text });
     }
   }
   if (world.source === undefined) preset("local.processes", world.processes, "the minimum that the flags allow");
   else if (world.source === "WORLD_SIZE") {
-    put(flags, "local.processes", world.processes, { kind: "override", text: `WORLD_SIZE=${world.processes}` });
+    put(flags, "local.processes", world.processes, { kind: "flag", text: `WORLD_SIZE=${world.processes}` });
   }
   if (values.save_path === null) {
     const text = "--save_path is not set: without rllm.trainer.run_dir, the run creates a new folder under runs/";

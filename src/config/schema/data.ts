@@ -1,6 +1,6 @@
 /** `data`, and `rllm.data` with the same sizes under the names that scripts for every backend use. */
 import { z } from "zod";
-import { count, off, on, positive, section, text } from "./about.ts";
+import { count, hosts, off, on, positive, section, text } from "./about.ts";
 
 const sizes = {
   max_prompt_length: positive
@@ -39,6 +39,9 @@ export const data = section({
     .default(null)
     .describe("Validation data as files or hub ids, instead of the script's own dataset.")
     .meta({ later: "only the script's own validation dataset is supported so far" }),
+  image_hosts: hosts.describe(
+    "Networks from which images of the data are fetched although they are not public, such as 127.0.0.1 or 10.1.0.0/16. Images at public addresses are always fetched.",
+  ),
   mixed_mm_data: off.describe(
     "The data contains rows with images and rows without. A model that reads only text is then refused at the start.",
   ),

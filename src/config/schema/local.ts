@@ -65,7 +65,7 @@ export const local = section({
       .gt(0)
       .default(1800)
       .describe(
-        "Time limit in seconds for a request to an inference server without progress: no answer, or no next token of a stream. The server then counts as failed. A server that does not answer /health is detected earlier, after about a minute.",
+        "Time limit in seconds for a request to an inference server without progress: no answer, or no next token of a stream. The server then counts as failed. A server that does not answer /health is detected earlier, after about a minute. It is also the limit for one step of the model in a vLLM server that Hone starts.",
       )
       .meta({ backends: ["local"] }),
     tensor_parallel: positive

@@ -1,6 +1,6 @@
 /** `rllm.sdk` and `rllm.gateway`: the server through which agents call the model, and its traces. */
 import { z } from "zod";
-import { aboveZero, count, off, optionalText, section, text } from "./about.ts";
+import { aboveZero, count, hosts, off, optionalText, section, text } from "./about.ts";
 
 export const sdk = section({
   store: section({
@@ -74,6 +74,9 @@ export const gateway = section({
       aliases: { honour: "honor" },
       note: "A fixed seed or temperature 0 would make all rollouts of a task identical.",
     }),
+  image_hosts: hosts.describe(
+    "Hosts from which the gateway fetches images whose address a client sends: host names, *.example.com for those below it, * for all. Addresses that are not public must be listed too, as an IP address or a network. Default: images only as data URLs.",
+  ),
   cumulative_token_mode: off
     .describe("Continue conversations from their recorded tokens. Hone always does this.")
     .meta({ neutral: [true], note: "It is an optional mode in rLLM; Hone never re-encodes tokens." }),

@@ -62,7 +62,9 @@ export const training = section({
   best_metric: z
     .string()
     .default("val/reward")
-    .describe("Validation metric that selects the best checkpoint (higher is better)."),
+    .describe(
+      "Validation metric that selects the best checkpoint (higher is better): val/reward, or val/NAME/reward or val/NAME/pass@N with the name of the validation dataset.",
+    ),
   keep_best: off.describe("Also save a checkpoint at every new best value of best_metric, in addition to save_freq."),
 });
 

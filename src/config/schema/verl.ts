@@ -49,7 +49,6 @@ const schemas: Record<string, z.ZodType> = {
   "actor_rollout_ref.actor.clip_ratio": number,
   "actor_rollout_ref.actor.clip_ratio_low": number,
   "actor_rollout_ref.actor.clip_ratio_high": number,
-  "actor_rollout_ref.actor.router_replay.mode": text,
   "actor_rollout_ref.rollout.n": count,
   "actor_rollout_ref.rollout.val_kwargs.n": count,
   "actor_rollout_ref.rollout.temperature": z.number(),

@@ -11,6 +11,8 @@ export type Origin =
   | { kind: "script" }
   /** `config`: the name of the file in a defaults list, e.g. `rllm/backend/verl`. */
   | { kind: "file"; file: string; line: number; column: number; config?: string }
+  /** A flag of a command-line front end, as typed. */
+  | { kind: "flag"; text: string }
   /** An override, as typed. */
   | { kind: "override"; text: string }
   /** The reference `text` at `at` was replaced by its value; `from`: the origin of that value. */
@@ -30,6 +32,7 @@ export function originText(origin: Origin): string {
     case "file":
       if (isShipped(origin.file)) return `default (${shippedName(origin.file)}:${origin.line})`;
       return `${oneLine(origin.file)}:${origin.line}:${origin.column}`;
+    case "flag":
     case "override":
       return `command line: ${oneLine(origin.text)}`;
     case "reference": {
@@ -45,7 +48,7 @@ export function originText(origin: Origin): string {
 const shippedName = (file: string) =>
   oneLine(file.replaceAll("\\", "/").replace(/^.*\/(?=(config|verl\/trainer)\/)/, ""));
 
-/** The priority of a layer: 0 shipped defaults, 1 the script's config, 2 files, 3 the command line. */
+/** The priority of a layer: 0 shipped defaults, 1 the script's config, 2 files, 3 flags of a front end, 4 overrides. */
 export function layerOf(origin: Origin): number {
   switch (origin.kind) {
     case "default":
@@ -55,8 +58,10 @@ export function layerOf(origin: Origin): number {
       return 1;
     case "file":
       return isShipped(origin.file) ? 0 : 2;
-    case "override":
+    case "flag":
       return 3;
+    case "override":
+      return 4;
     case "reference":
       return layerOf(origin.at);
     // The key itself was not set.

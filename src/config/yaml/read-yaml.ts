@@ -3,7 +3,7 @@
  * anchors, aliases and merge keys (`<<`) are resolved here.
  */
 
-import { readFileSync, statSync } from "node:fs";
+import { closeSync, openSync, readSync, statSync } from "node:fs";
 import {
   type Document,
   isAlias,
@@ -43,9 +43,26 @@ export function readTextFile(file: string): { text: string; mistake?: undefined 
     const { size } = statSync(file);
     if (size > maxFileSize)
       return wrong(`has ${size} bytes; a configuration file may have at most ${maxFileSize} bytes`);
-    return { text: new TextDecoder("utf-8", { fatal: true }).decode(readFileSync(file)) };
+    const bytes = readStart(file, maxFileSize + 1);
+    if (bytes.length > maxFileSize)
+      return wrong(`has more than ${maxFileSize} bytes, the most of a configuration file`);
+    return { text: new TextDecoder("utf-8", { fatal: true }).decode(bytes) };
   } catch (error) {
     return wrong(readFailure(error));
+  }
+}
+
+/** A device has no end, and a pipe has no size. */
+function readStart(file: string, most: number): Buffer {
+  const handle = openSync(file, "r");
+  try {
+    const bytes = Buffer.allocUnsafe(most);
+    let size = 0;
+    for (let read = -1; read !== 0 && size < most; size += read)
+      read = readSync(handle, bytes, size, most - size, null);
+    return bytes.subarray(0, size);
+  } finally {
+    closeSync(handle);
   }
 }
 
@@ -106,7 +123,7 @@ export function positionText(origin: Origin): string {
   if (origin.kind === "file") {
     return `${oneLine(origin.file)}:${origin.line}:${origin.column}`;
   }
-  return origin.kind === "override" ? oneLine(origin.text) : "the script's config";
+  return origin.kind === "override" || origin.kind === "flag" ? oneLine(origin.text) : "the script's config";
 }
 
 function syntaxMessage(code: string, message: string): string {

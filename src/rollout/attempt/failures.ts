@@ -19,12 +19,17 @@ export function toFailure(error: unknown, stage: string, fault?: string): Failur
   const boundary = error instanceof ModelCallError ? "engine" : (own(boundaries, stage) ?? "workflow");
   const kind = failureKind(error, boundary, fault);
   const failure: Failure = { kind, boundary, message: maskUrls(describe(error, stage)) };
-  if (kind === "model" && fault !== undefined) failure.message += `; the model's last reply ${fault}`;
+  if (kind === "model" && fault !== undefined) failure.message += `${aboutReply}${fault}`;
   if (error instanceof Error && error.stack !== undefined && !(error instanceof BadOutcome)) {
     failure.stack = maskUrls(error.stack);
   }
   return failure;
 }
+
+const aboutReply = "; the model's last reply ";
+
+/** A failure's message without what is wrong with the model's last reply. */
+export const withoutFault = (message: string): string => message.split(aboutReply, 1).join();
 
 function describe(error: unknown, stage: string): string {
   if (error instanceof ModelCallError) return error.message;

@@ -20,6 +20,7 @@ from ..errors import UserMistake, first_line
 from ..memory import available_bytes, is_out_of_memory
 from . import gguf
 from .checkpoint_files import check_model_folder, check_sizes, read_json
+from .progress import Bar
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _CONFIGURATIONS = ("*.json", "*.jinja")
@@ -198,7 +199,7 @@ def _download(name: str, cache_dir: Path, files: Sequence[str] = _HUB_FILES) -> 
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, cache_dir=cache_dir / "hub", allow_patterns=list(files)))
+        folder = Path(snapshot_download(name, cache_dir=cache_dir / "hub", allow_patterns=list(files), tqdm_class=Bar))
     except GatedRepoError:
         raise UserMistake(
             f"{name} is gated on the hub", "request access on its page, then set HF_TOKEN"

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.context import AttentionContext, use
-from ..errors import UserMistake, first_line
+from ..errors import UnusableImage, UserMistake, first_line
+from ..images.older_transformers import FAMILIES
 from ..images.pictures import Piece, place
 from .linears import LinearGroup, Member, find_members
 from .loading import reads_images
@@ -41,7 +42,7 @@ class LanguageModel(PlainModel):
             self.decoder.set_attn_implementation(plain_attention)
         self.plain_head = head_is_plain(self)
         if probe is not None and (reason := why_images_differ(self, probe)):
-            self.vision, self.images_reason = None, reason
+            self.vision, self.images_reason = None, self._unsupported(reason)
         self.groups = self._group_linears()
         self.vision_groups = [] if self.vision is None else self._group_vision(probe)
         self.head_group = LinearGroup([Member(self.head_name, self.head, "unembed")], pack=True)
@@ -113,10 +114,17 @@ class LanguageModel(PlainModel):
 
             processor = self.source.processor or self.directory
             return *open_vision(self.base, self.directory, processor, self.source.most_pixels), None
-        except UserMistake as mistake:
-            return None, None, mistake.message
+        except (UserMistake, UnusableImage) as reason:
+            return None, None, self._unsupported(str(reason))
         except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way
-            return None, None, f"{type(error).__name__}: {first_line(error)}"
+            return None, None, self._unsupported(f"{type(error).__name__}: {first_line(error)}")
+
+    def _unsupported(self, cause: str) -> str:
+        """The reason why images are not supported. In other families than the tested ones, the cause is rarely a mistake."""
+        kind = self.module.config.model_type
+        if kind in FAMILIES:
+            return cause
+        return f"images for models of type {kind} are not supported; supported are {', '.join(FAMILIES)} ({cause})"
 
     @torch.no_grad()
     def _try_packed(self) -> str | None:

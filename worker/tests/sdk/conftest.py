@@ -101,8 +101,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Server]:
-    """One that a test may kill."""
-    running = Server(tmp_path)
+    """One that a test may kill. After a restart it waits for no request that it has answered or lost."""
+    running = Server(tmp_path, "--gap-seconds", "600")
     yield running
     running.stop()
 

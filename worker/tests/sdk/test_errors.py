@@ -66,7 +66,7 @@ def test_optimizer_settings(trainer: tinker.TrainingClient):
         types.AdamParams(beta1=1.0),
         types.AdamParams(grad_clip_norm=-1.0),
     ):
-        with pytest.raises(tinker.RequestFailedError):
+        with pytest.raises(tinker.RequestFailedError, match="must be a number of at least 0"):
             trainer.optim_step(adam).result()
     with pytest.raises(tinker.RequestFailedError, match="dimuon"):
         trainer.optim_step(types.DimuonParams(learning_rate=0.1)).result()
@@ -93,6 +93,8 @@ def test_mistakes_in_sampling(service: tinker.ServiceClient):
         (text(TEXT), types.SamplingParams(max_tokens=5000), "4096"),
         (text(TEXT), types.SamplingParams(max_tokens=1, temperature=-1.0), "temperature"),
         (text(TEXT), types.SamplingParams(max_tokens=1, top_p=0.0), "top_p"),
+        (text(TEXT), types.SamplingParams(max_tokens=1, seed=-1), "seed must be"),
+        (text(TEXT), types.SamplingParams(max_tokens=1, stop=[70_000]), "token 70000 is not in the vocabulary"),
         (image().model_input, types.SamplingParams(max_tokens=1), "reads only text"),
     ]
     for prompt, params, words in cases:

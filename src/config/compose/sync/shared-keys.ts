@@ -54,7 +54,6 @@ export const verlSharedKeys: readonly SharedKey[] = [
   actor("optim.lr_warmup_steps", "warmup_steps"),
   actor("optim.lr_warmup_steps_ratio", "warmup_steps_ratio"),
   actor("clip_ratio_high", "eps_clip_high"),
-  actor("router_replay.mode", "router_replay"),
   rollout("n", "n"),
   rollout("val_kwargs.n", "n_val"),
   rollout("temperature", "train.temperature"),

@@ -20,7 +20,8 @@ const algorithm = "rllm.algorithm";
 
 export function syncVerl(tree: SyncTree, warn: SyncOptions["warn"]): void {
   const options: SyncOptions = { deprecated: true, warn };
-  for (const key of verlSharedKeys) syncSharedKey(tree, key, options);
+  // `data.*` are keys of Hone on every backend, so scripts set them without a warning.
+  for (const key of verlSharedKeys) syncSharedKey(tree, key, { warn, deprecated: !key[0].startsWith("data.") });
   for (const key of verlOwnKeys) if (tree.node(key[0])) syncSharedKey(tree, key, { deprecated: false, warn });
   syncSchedule(tree, options);
   syncTotalSteps(tree, options);

@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from "node:util";
 import { verlSections } from "../../schema/verl.ts";
 import { layerOf, type Origin } from "../../tree/origin.ts";
 import { valueAt } from "../../tree/value-at.ts";
-import { verlNames, verlOwnKeys } from "./shared-keys.ts";
+import { verlOwnKeys, verlSharedKeys } from "./shared-keys.ts";
 
 type Tree = Readonly<Record<string, unknown>>;
 
@@ -17,7 +17,7 @@ export function withoutVerlDefaults(tree: Tree, origins: ReadonlyMap<string, Ori
   };
   const sections: readonly string[] = [...verlSections, "data"];
   const own = [...origins.keys()].filter((key) => sections.includes(key.split(".")[0]!));
-  const different = [...verlNames, ...verlOwnKeys]
+  const different = [...verlSharedKeys, ...verlOwnKeys]
     .filter(([native, common]) => !isSet(native) && !isDeepStrictEqual(valueAt(tree, native), valueAt(tree, common)))
     .map(([, common]) => common);
   return [...own, ...different].filter((key) => !isSet(key)).reduce((rest, key) => without(rest, key.split(".")), tree);

@@ -1,0 +1,235 @@
+/** Settings that have no effect unless other settings, the machine or the script allow it. */
+import { isRemote } from "../../backends/registry/open-engine.ts";
+import { alternates, isOnGpu, startsServer } from "../../backends/registry/own-server.ts";
+import type { Rule } from "../../backends/rule.ts";
+import type { Config } from "../../config/schema.ts";
+import { builtInEstimator, hasCritic, hasEstimator, hasLoss, ownLosses } from "./algorithms.ts";
+import { isPerStep } from "./contradictions.ts";
+import { below, needs, needsValue, under, withOlderNames } from "./make-rules.ts";
+
+const algorithm = "rllm.algorithm";
+const correction = `${algorithm}.rollout_correction`;
+const workflow = "rllm.workflow";
+
+/** The constants of single losses. */
+const lossConstants: Readonly<Record<string, readonly string[]>> = {
+  gspo: ["gspo_gradient"],
+  cispo: ["cispo_low", "cispo_high"],
+  dro: ["dro_beta"],
+  sapo: ["tau_pos", "tau_neg"],
+  clip_cov: ["clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"],
+  kl_cov: ["kl_cov_ratio", "ppo_kl_coef"],
+  cpgd: ["cpgd_drift_coef"],
+};
+const clippingLosses = ["ppo", "cispo", "gspo", "gmpo", "clip_cov", "cpgd"];
+
+const critic = "an estimator with a critic (rllm.algorithm.adv_estimator=gae)";
+const startsScoringServers = ({ rllm: { reward } }: Config) =>
+  reward.model !== null && reward.use_engine && reward.engine_url.length === 0;
+const hasKl = ({ rllm }: Config) => (rllm.algorithm.kl_beta ?? 0) > 0;
+const processes = "local.processes above 1 (with LightRFT's flags: WORLD_SIZE)";
+const isSharded = ({ local }: Config) => local.processes > 1;
+export const localEngine = "a local engine (rllm.backend=local, or tinker without a service)";
+
+/** Whether the ratio of new to old probability can differ from 1. */
+const hasRatios = ({ training, rllm: { algorithm } }: Config) =>
+  training.num_minibatches * training.ppo_epochs > 1 || algorithm.rollout_correction.bypass_mode === true;
+const several = `several optimizer steps per batch (training.num_minibatches or ppo_epochs above 1), or ${correction}.bypass_mode=true; with one step per batch, every ratio is 1`;
+
+export const conditions: readonly Rule[] = [
+  needsValue("rllm.async_training.enable", true, below("rllm.async_training", "enable")),
+  needsValue("rllm.compact_filtering.enable", true, below("rllm.compact_filtering", "enable")),
+  needsValue("rllm.dynamic_sampling.enable", true, ["rllm.dynamic_sampling.max_rounds"]),
+  needsValue("rllm.reward.overlong.enable", true, below("rllm.reward.overlong", "enable")),
+  needsValue("rllm.reward.running_norm", true, ["rllm.reward.running_norm_minus_mean"]),
+  needs(
+    "rllm.reward.model",
+    under("rllm.reward", "model_weights", "own_weight", "normalize", "use_engine"),
+    ({ rllm }) => rllm.reward.model !== null,
+  ),
+  needsValue("rllm.reward.use_engine", true, ["rllm.reward.engine_url"]),
+  needs(
+    "rllm.reward.remote_url or use_engine",
+    under("rllm.reward", "batch_size", "timeout", "retries"),
+    ({ rllm: { reward } }) => reward.remote_url.length > 0 || (reward.model !== null && reward.use_engine),
+  ),
+  needsValue("rllm.episode_logging.log_episodes", true, ["rllm.episode_logging.episode_log_dir"]),
+  needsValue("rllm.rejection_sample.enable", true, ["rllm.rejection_sample.multiplier"]),
+  needs(
+    "rllm.rejection_sample.mode=episode, or enable=true without a mode",
+    under("rllm.rejection_sample", "min_partial_solve_tasks", "max_rounds"),
+    ({ rllm: { rejection_sample: rejection } }) =>
+      (rejection.mode ?? (rejection.enable ? "episode" : "none")) === "episode",
+  ),
+
+  needsValue("rllm.stepwise_advantage.enable", true, under("rllm.stepwise_advantage", "mode", "normalize_by_steps")),
+  needs(
+    "rllm.stepwise_advantage.mode=per_step or normalize_by_steps=true",
+    ["rllm.stepwise_advantage.enable"],
+    (config) => isPerStep(config) || config.rllm.stepwise_advantage.normalize_by_steps,
+  ),
+  needs(
+    "rllm.stepwise_advantage.enable=true with mode=per_step, or an estimator of your own",
+    under(`${workflow}.workflow_args`, "gamma", "reward_bonus_coeff"),
+    (config) => isPerStep(config) || hasEstimator(config, (name) => builtInEstimator(name) === undefined),
+  ),
+
+  needs(critic, [...below("rllm.critic"), `${algorithm}.lam`], hasCritic),
+  needsValue(
+    `${algorithm}.use_precomputed_advantage`,
+    false,
+    under(algorithm, "adv_estimator", "estimator_preset", "norm_adv_by_std_in_grpo"),
+  ),
+  needs(
+    `${algorithm}.use_precomputed_advantage=false, or a loss in the map`,
+    [`${algorithm}.estimator_map`],
+    ({ rllm: { algorithm } }) =>
+      !algorithm.use_precomputed_advantage || Object.values(algorithm.estimator_map).some(Array.isArray),
+  ),
+  needs("the estimator grpo or group_norm", [`${algorithm}.norm_adv_by_std_in_grpo`], (config) =>
+    hasEstimator(config, (name) => ["grpo", "group_norm"].includes(name) || builtInEstimator(name) === undefined),
+  ),
+
+  ...Object.entries(lossConstants).map(([loss, names]) =>
+    needsLoss(`the loss ${loss}`, under(`${algorithm}.policy_loss`, ...names), [loss]),
+  ),
+  needsLoss(
+    `a loss that clips ratios (${clippingLosses.join(", ")})`,
+    under(algorithm, "eps_clip", "eps_clip_high"),
+    clippingLosses,
+  ),
+  needsLoss("the loss ppo", [`${algorithm}.clip_ratio_c`], ["ppo"]),
+  needs(
+    several,
+    [
+      ...under(algorithm, "eps_clip", "eps_clip_high", "clip_ratio_c"),
+      ...under(`${algorithm}.policy_loss`, "dro_beta", "ppo_kl_coef", "cpgd_drift_coef"),
+    ],
+    hasRatios,
+  ),
+  needsValue(`${algorithm}.loss_agg_mode`, "seq-mean-token-sum-norm", [`${algorithm}.loss_scale_factor`]),
+  needs(`${algorithm}.kl_beta above 0`, under(algorithm, "kl_target", "kl_estimator", "use_kl_in_reward"), hasKl),
+  needs(
+    `${algorithm}.kl_beta above 0, or a loss of your own that reads referenceLogprob`,
+    [`${algorithm}.reference_model`],
+    (config, script) =>
+      hasKl(config) || ownLosses(config, script).some(({ inputs }) => inputs.includes("referenceLogprob")),
+  ),
+  needs(`${algorithm}.kl_target`, [`${algorithm}.kl_horizon`], ({ rllm }) => rllm.algorithm.kl_target !== null),
+  needs(
+    `${algorithm}.warmup_steps of 0 or less`,
+    withOlderNames([`${algorithm}.warmup_steps_ratio`]),
+    ({ rllm }) => rllm.algorithm.warmup_steps <= 0,
+  ),
+  needs(
+    `${algorithm}.lr_schedule=linear or cosine`,
+    [`${algorithm}.min_lr_ratio`],
+    ({ rllm }) => rllm.algorithm.lr_schedule !== "constant",
+  ),
+  needs(
+    `${correction}.tis_mode`,
+    under(correction, "tis_cap", "tis_normalize"),
+    ({ rllm }) => rllm.algorithm.rollout_correction.tis_mode !== null,
+  ),
+  needs(
+    `${correction}.rs_mode`,
+    [`${correction}.rs_threshold`],
+    ({ rllm }) => (rllm.algorithm.rollout_correction.rs_mode ?? []).length > 0,
+  ),
+
+  needsValue("rllm.agent.engine_args.n_parallel_agents", null, [`${workflow}.n_parallel_tasks`]),
+  needs(
+    "rllm.trainer.total_batches of 0 or less",
+    ["rllm.trainer.total_epochs"],
+    ({ rllm }) => (rllm.trainer.total_batches ?? 0) <= 0,
+  ),
+  needs("wandb in rllm.trainer.logger", ["rllm.trainer.wandb_entity"], ({ rllm }) =>
+    rllm.trainer.logger.includes("wandb"),
+  ),
+  needs("tensorboard in rllm.trainer.logger", ["rllm.trainer.tensorboard_dir"], ({ rllm }) =>
+    rllm.trainer.logger.includes("tensorboard"),
+  ),
+  needs("rllm.trainer.plot_every above 0", ["rllm.trainer.plot_dir"], ({ rllm }) => rllm.trainer.plot_every > 0),
+  // Asynchronous steps have rllm.async_training.mini_batch_size tasks.
+  needsValue("rllm.async_training.enable", false, withOlderNames(["rllm.data.train_batch_size"])),
+
+  needsValue("rllm.gateway.store", "sqlite", [
+    "rllm.gateway.db_path",
+    ...under("rllm.sdk.store", "path", "retention_days"),
+  ]),
+  needsValue("rllm.gateway.db_path", null, ["rllm.sdk.store.path"]),
+  needsValue("rllm.gateway.host", null, ["rllm.sdk.proxy.host"]),
+  needsValue("rllm.gateway.port", null, ["rllm.sdk.proxy.port"]),
+
+  needs(
+    "model.lora_rank above 0",
+    under("model", "lora_alpha", "train_unembed", "train_attn", "train_mlp"),
+    ({ model }) => model.lora_rank > 0,
+  ),
+  needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
+  needs(
+    "a validation dataset in the script",
+    [
+      "training.best_metric",
+      ...under("rllm.trainer", "test_freq", "val_before_train"),
+      ...withOlderNames(["rllm.data.val_batch_size", ...below("rllm.rollout.val")]),
+      ...["rllm.rollout.n_val", "validation.group_size"],
+    ],
+    (_, script) => script?.hasValidation,
+  ),
+  needs(processes, ["local.sharding"], isSharded),
+  needs(processes, under("local", "offload_optimizer", "offload_parameters"), isSharded),
+  needs("local.sharding=fsdp or zero3, which shard the weights", ["local.offload_parameters"], ({ local }) =>
+    ["fsdp", "zero3"].includes(local.sharding),
+  ),
+  needs(
+    "local.sampler.type=vllm or sglang",
+    under("local.sampler", "url", "timeout"),
+    ({ local }) => local.sampler.type !== "own",
+  ),
+  unsupported(
+    needs(
+      "local.sampler.type=own, since an inference server uses the processor of the model's folder",
+      ["model.processor"],
+      ({ local }) => local.sampler.type === "own",
+    ),
+  ),
+  needs(
+    "local.sampler.url, the address of a running server",
+    ["local.sampler.api_key"],
+    ({ local: { sampler } }) => sampler.url !== null,
+  ),
+  needs(
+    "an inference server that Hone starts (local.sampler.type=vllm without url, or rllm.reward.use_engine=true without engine_url)",
+    under("local.sampler", "tensor_parallel", "memory_share", "devices"),
+    (config) => startsServer(config) || startsScoringServers(config),
+  ),
+  needs("an NVIDIA GPU", ["local.sampler.memory_share"], isOnGpu),
+  needs(
+    "an inference server that Hone starts on the trainer's GPU, without asynchronous training",
+    ["local.sampler.sleep"],
+    (config) => startsServer(config) && isOnGpu(config) && alternates(config),
+  ),
+  unsupported(needs("an NVIDIA GPU", ["local.sampler.devices"], isOnGpu)),
+  {
+    outcome: "no effect",
+    keys: ["training.default_local_dir"],
+    requires: "an explicit value, with rllm.trainer.run_dir unset",
+    isMet: ({ origins }) => {
+      const origin = origins.get("rllm.trainer.run_dir");
+      return origin?.kind === "synced" && origin.from === "training.default_local_dir";
+    },
+  },
+  needs(localEngine, below("local"), (config) => !isRemote(config)),
+  unsupported(needs(localEngine, ["model.processor"], (config) => !isRemote(config))),
+];
+
+/** A user's own loss may use any constant. */
+function needsLoss(requires: string, keys: readonly string[], losses: readonly string[]): Rule {
+  return needs(requires, keys, (config) => hasLoss(config, losses));
+}
+
+/** What this machine or engine cannot do. */
+function unsupported(rule: Rule): Rule {
+  return { ...rule, outcome: "unsupported" };
+}
