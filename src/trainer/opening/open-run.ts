@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from "node:util";
 import type { Workflow } from "../../agents/types.ts";
 import type { Capabilities, Engine, Learner, LearnerSpec } from "../../backends/engine.ts";
 import { openEngine } from "../../backends/registry/open-engine.ts";
-import { openChat } from "../../chat/open-chat.ts";
+import { openChat } from "../../chat/chat.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
