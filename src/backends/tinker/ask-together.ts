@@ -1,5 +1,5 @@
 /**
- * Sends samples that are requested at the same time as one request to Hone's own service, which streams the results. Tinker's
+ * Sends samples that are requested at the same time as one request to a service with `sampleMany`, which streams the results. Tinker's
  * protocol takes two requests for each.
  */
 import type { Connection } from "./connection.ts";

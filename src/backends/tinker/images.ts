@@ -34,7 +34,7 @@ async function imageChunk(store: MediaStore, hash: string): Promise<InputChunk &
 /** Number of images whose tokens are cached. */
 const mostRemembered = 4096;
 
-/** The images of a model that Hone's own service serves. */
+/** The images of a model whose service has `imageTokens`. */
 export function servedImages(
   { connection, media: store }: TinkerSession,
   model: string,

@@ -38,8 +38,8 @@ export async function createTinkerPolicy(
   adapter: AdapterSpec & { kind: "lora" },
   { overlap, states }: PolicyOptions,
 ): Promise<Policy> {
-  const { connection } = session;
-  if (adapter.alpha !== tinkerAlpha && !session.isHone) {
+  const { connection, capabilities } = session;
+  if (adapter.alpha !== tinkerAlpha && !capabilities.adapterAlpha) {
     throw new UserError(
       `model.lora_alpha is ${adapter.alpha}: Tinker's scale is ${tinkerAlpha} / rank and cannot be changed`,
       { hint: `model.lora_alpha=${tinkerAlpha}` },
@@ -53,7 +53,7 @@ export async function createTinkerPolicy(
     lora_config: {
       rank: adapter.rank,
       seed: adapter.seed,
-      alpha: session.isHone ? adapter.alpha : undefined,
+      alpha: capabilities.adapterAlpha ? adapter.alpha : undefined,
       train_attn: adapter.targets.includes("attn"),
       train_mlp: adapter.targets.includes("mlp"),
       train_unembed: adapter.targets.includes("unembed"),
@@ -116,7 +116,7 @@ export async function createTinkerPolicy(
     publish: () => publish(version + 1),
     async zeroGrad() {
       if (!gradient) return;
-      if (!session.isHone) {
+      if (!capabilities.zeroGrad) {
         throw new RunError("Tinker cannot discard an accumulated gradient", {
           hint: "Continue from the last checkpoint with --resume.",
         });
@@ -214,7 +214,7 @@ function requireSameAdapter(
 ): void {
   const own: Record<string, unknown> = {
     lora_rank: adapter.rank,
-    // Only Hone's own service reports it.
+    // Only a service that has it reports it.
     lora_alpha: adapter.alpha,
     train_attn: adapter.targets.includes("attn"),
     train_mlp: adapter.targets.includes("mlp"),

@@ -3,6 +3,7 @@ import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { chunkToJson, type InputChunk } from "../../tinker-protocol/chunks.ts";
+import type { ServiceCapabilities } from "../../tinker-protocol/handshake.ts";
 import { decodeSampleResponse } from "../../tinker-protocol/sampling.ts";
 import type { Sample, SampleOptions, SampleRequest, SamplingParams } from "../engine.ts";
 import { changesDistribution } from "../sampling-params.ts";
@@ -37,9 +38,10 @@ export async function* sample(
   const chunks = await readChunks(inputs, session.media);
   const bodies = requests.map((request, index) => encode(chunks[index]!, request, session, sampler, eosTokenIds));
   const ready = new AsyncQueue<Sample>();
-  const places = new Semaphore(session.isHone ? Number.POSITIVE_INFINITY : mostAtOnce);
+  const { exactLogprobs, sampleMany } = session.capabilities;
+  const places = new Semaphore(sampleMany ? Number.POSITIVE_INFINITY : mostAtOnce);
   const stop = new AbortController();
-  const ask = session.isHone ? askTogether(session.connection) : askAlone;
+  const ask = sampleMany ? askTogether(session.connection) : askAlone;
 
   async function askAlone(body: Record<string, unknown>, aborted: AbortSignal): Promise<unknown> {
     const accepting = session.connection.post("asample", body);
@@ -72,7 +74,7 @@ export async function* sample(
     try {
       const result = places.run(() => answered(bodies[index]!, aborted, imageBytes(chunks[index]!)), aborted);
       const sample = decode(request, decodeSampleResponse((await unlessAborted(result, aborted)) as Uint8Array));
-      if (!session.isHone && changesDistribution(request.params)) sample.processed = true;
+      if (!exactLogprobs && changesDistribution(request.params)) sample.processed = true;
       ready.push({ request: index, ...sample, policyVersion: sampler.version });
     } catch (error) {
       if (!aborted.aborted) throw error;
@@ -107,7 +109,7 @@ function unlessAborted<T>(result: Promise<T>, signal: AbortSignal): Promise<T> {
 function encode(
   chunks: readonly InputChunk[],
   { params, promptLogprobs, topLogprobs, temperedLogprobs }: SampleRequest,
-  { isHone }: TinkerSession,
+  { capabilities }: TinkerSession,
   sampler: SamplingSession,
   eosTokenIds: readonly number[],
 ): Record<string, unknown> {
@@ -125,22 +127,26 @@ function encode(
       temperature: params.temperature,
       top_k: params.topK,
       top_p: params.topP,
-      stop: stopOf(params, eosTokenIds, isHone),
-      ignore_eos: params.ignoreEos && isHone ? true : undefined,
+      stop: stopOf(params, eosTokenIds, capabilities),
+      ignore_eos: params.ignoreEos && capabilities.ignoreEos ? true : undefined,
     },
     prompt_logprobs: promptLogprobs ?? false,
     topk_sample_logprobs: topLogprobs ?? 0,
-    raw_logprobs: isHone && !temperedLogprobs ? true : undefined,
+    raw_logprobs: capabilities.exactLogprobs && !temperedLogprobs ? true : undefined,
   };
 }
 
 /** One list of tokens or texts. It includes the model's end tokens, because a service may stop only at the list. */
-function stopOf({ stopIds, stopStrings, ignoreEos }: SamplingParams, eosTokenIds: readonly number[], isHone: boolean) {
+function stopOf(
+  { stopIds, stopStrings, ignoreEos }: SamplingParams,
+  eosTokenIds: readonly number[],
+  capabilities: ServiceCapabilities,
+) {
   if (stopIds.length > 0 && stopStrings.length > 0) {
     throw new UserError("Tinker does not support stop tokens and stop strings in one request");
   }
   const own = [...stopIds, ...stopStrings];
-  if (ignoreEos && !isHone && own.length > 0) {
+  if (ignoreEos && !capabilities.ignoreEos && own.length > 0) {
     throw new UserError("Tinker does not support ignore_eos together with other stop tokens or strings");
   }
   if (ignoreEos || stopStrings.length > 0) return own;

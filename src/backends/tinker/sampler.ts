@@ -18,7 +18,7 @@ export function createTinkerSampler(session: TinkerSession, model: TinkerModel):
     get version() {
       return version;
     },
-    logprobs: session.isHone ? "raw" : "processed",
+    logprobs: session.capabilities.exactLogprobs ? "raw" : "processed",
     async *sample(requests, options = {}) {
       loaded ??= openBase(session, model.name);
       yield* sample(session, await loaded, requests, model.eosTokenIds, options);

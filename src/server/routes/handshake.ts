@@ -1,6 +1,7 @@
 /** How a client begins: the server's capabilities, sessions, heartbeats. */
 import { Hono } from "hono";
 import { z } from "zod";
+import { honeCapabilities } from "../../tinker-protocol/handshake.ts";
 import { clientName, clientNote } from "../client-names.ts";
 import type { BaseModel } from "../models/base-models.ts";
 import { readBody } from "../read-body.ts";
@@ -12,16 +13,12 @@ const finishSchema = z.looseObject({
   detail: clientNote.nullish(),
 });
 
-/**
- * Facts for Hone's own client, which other clients ignore. Their presence also means that
- * this server supports `lora_config.alpha`, the setting `masked` of every loss, `raw_logprobs` of samples, and `zero_grad`.
- */
-function describeForHone({ model, capabilities, images, imagesReason }: BaseModel["engine"]) {
+/** For Hone's own client. */
+function describe({ model, capabilities, images, imagesReason }: BaseModel["engine"]) {
   const { directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention } = model;
   return {
     ...{ directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention },
     loraTargets: capabilities.loraTargets,
-    // With it there is `image_tokens`.
     imagePlaceholder: images?.placeholder,
     imagesReason,
   };
@@ -66,8 +63,9 @@ export function handshakeRoutes({ sessions, context }: Service): Hono {
           max_context_length: engine.model.maxLength,
           trainable: engine.capabilities.adapters.includes("lora"),
           sampleable: true,
-          hone: describeForHone(engine),
+          hone: describe(engine),
         })),
+        hone: honeCapabilities,
       }),
     );
 }
