@@ -2,11 +2,9 @@
 import { Hono } from "hono";
 import { z } from "zod";
 import { honeCapabilities } from "../../tinker-protocol/handshake.ts";
-import { clientName, clientNote } from "../client-names.ts";
+import { clientName, clientNote, jsonBody, readBody } from "../bodies.ts";
 import type { BaseModel } from "../models/base-models.ts";
-import { readBody } from "../read-body.ts";
 import type { Service } from "../service.ts";
-import { jsonBody } from "./bodies.ts";
 
 const finishSchema = z.looseObject({
   reason: z.looseObject({ type: clientName }).nullish(),
@@ -27,7 +25,7 @@ function describe({ model, capabilities, images, imagesReason }: BaseModel["engi
 export function handshakeRoutes({ sessions, context }: Service): Hono {
   return new Hono()
     .get("/healthz", (c) => {
-      const down = context.models.filter(({ keeper }) => keeper.lost).map(({ name }) => name);
+      const down = context.models.filter(({ supervisor }) => supervisor.lost).map(({ name }) => name);
       if (down.length === 0) return c.json({ status: "ok" });
       const detail = `the engine of ${down.join(", ")} is down and is not started again: restart the server`;
       return c.json({ status: "down", detail }, 503);

@@ -5,8 +5,8 @@ import { leastTemperature, type SampleRequest } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
 import { jsonChunk } from "../../tinker-protocol/chunks.ts";
 import { probability, seed, temperatureFrom, wholeAtLeast, wholeFrom } from "../../tinker-protocol/parameters.ts";
+import { readBody } from "../bodies.ts";
 import { type ImageBase, type ModelInput, readInput, requireKnown } from "../model-input.ts";
-import { readBody } from "../read-body.ts";
 
 const count = wholeAtLeast(0);
 const tensor = z.looseObject({
@@ -56,7 +56,7 @@ const schema = z.strictObject({
 });
 
 /** The most tokens that are drawn for one prompt: about 50 MB in the answer. */
-const mostDraws = 1 << 22;
+const maxDraws = 1 << 22;
 
 export interface SampleCall {
   /** One for each sequence; all of the same prompt. */
@@ -100,8 +100,8 @@ export async function readSampleCall(body: unknown, base: ImageBase, signal?: Ab
   const { engine, outputs } = capabilities;
   refuse(drawn > 0 && !outputs.includes("draws"), `prompt_alt_tokens_k is not supported by the engine "${engine}"`);
   refuse(
-    drawn * prompt.length > mostDraws,
-    `prompt_alt_tokens_k is ${drawn} for a prompt of ${prompt.length} tokens: their product is at most ${mostDraws}`,
+    drawn * prompt.length > maxDraws,
+    `prompt_alt_tokens_k is ${drawn} for a prompt of ${prompt.length} tokens: their product is at most ${maxDraws}`,
   );
   refuse(
     request.record_stability_info === true,

@@ -19,7 +19,7 @@ export interface TrainingCall {
 }
 
 /** The most targets per position, because engines store their number in one byte. */
-const mostTargets = 255;
+const maxTargets = 255;
 
 /**
  * Position i of a datum's input predicts `target_tokens[i]`, so the sequence is the input with one token more, and
@@ -60,7 +60,7 @@ export async function readTrainingCall(request: ForwardBackwardRequest, base: Im
 interface ReadDatum {
   sequence: Sequence;
   trailingShape: number[];
-  /** Of the outputs that are computed. */
+  /** The loss's inputs of the outputs that are computed. */
   inputs: Record<string, Float32Array>;
   /** The number of outputs that are answered, and which of them are computed; absent: all. */
   size: number;
@@ -120,8 +120,8 @@ function readTargets(datum: Datum, lossFn: string, length: number, vocabularySiz
     );
   }
   const several = trailingShape[0] ?? 1;
-  if (several < 1 || several > mostTargets) {
-    throw new UserError(`${several} targets per position, but 1 to ${mostTargets} are supported`);
+  if (several < 1 || several > maxTargets) {
+    throw new UserError(`${several} targets per position, but 1 to ${maxTargets} are supported`);
   }
   const wrong = tensor.values.find((token) => !(token >= 0 && token < vocabularySize));
   if (wrong !== undefined) throw new UserError(`target token ${wrong} is not in the vocabulary of ${vocabularySize}`);

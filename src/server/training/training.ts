@@ -14,9 +14,9 @@ import {
 } from "../../tinker-protocol/training.ts";
 import { rowsOf } from "../../trajectories/batch.ts";
 import type { Sequence } from "../../trajectories/types.ts";
+import { readBody } from "../bodies.ts";
 import type { LiveModel } from "../models/live-models.ts";
 import type { FutureResult } from "../queue/futures.ts";
-import { readBody } from "../read-body.ts";
 import { readTrainingCall, type TrainingCall } from "./datums.ts";
 
 /**

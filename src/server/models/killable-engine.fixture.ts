@@ -3,7 +3,7 @@ import type { Engine, Sampler } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
 
 /** The engine, with policies that do not answer after it has died. After `stall`, a call ends only when the engine dies. */
-export function mortalEngine(engine: Engine): { engine: Engine; die(): void; stall(): void } {
+export function killableEngine(engine: Engine): { engine: Engine; die(): void; stall(): void } {
   const reason = new EngineDied("the worker ended by SIGKILL");
   let die = (): void => {};
   const died = new Promise<Error>((resolve) => {
@@ -12,7 +12,7 @@ export function mortalEngine(engine: Engine): { engine: Engine; die(): void; sta
   const death = died.then((error) => Promise.reject(error));
   death.catch(() => {});
   let stalled = false;
-  const mortal = <T>(work: Promise<T>): Promise<T> => (stalled ? death : Promise.race([death, work]));
+  const untilDeath = <T>(work: Promise<T>): Promise<T> => (stalled ? death : Promise.race([death, work]));
   return {
     die,
     stall() {
@@ -22,21 +22,21 @@ export function mortalEngine(engine: Engine): { engine: Engine; die(): void; sta
       ...engine,
       died,
       async createPolicy(spec) {
-        const { sampler, learner } = await mortal(engine.createPolicy(spec));
+        const { sampler, learner } = await untilDeath(engine.createPolicy(spec));
         return {
           sampler: Object.assign(Object.create(sampler) as Sampler, {
             async *sample(...args: Parameters<Sampler["sample"]>) {
-              await mortal(Promise.resolve());
+              await untilDeath(Promise.resolve());
               yield* sampler.sample(...args);
             },
           }),
           learner: {
             ...learner,
-            forward: (...args) => mortal(learner.forward(...args)),
-            forwardBackward: (...args) => mortal(learner.forwardBackward(...args)),
-            optimStep: (...args) => mortal(learner.optimStep(...args)),
-            saveState: (...args) => mortal(learner.saveState(...args)),
-            loadState: (...args) => mortal(learner.loadState(...args)),
+            forward: (...args) => untilDeath(learner.forward(...args)),
+            forwardBackward: (...args) => untilDeath(learner.forwardBackward(...args)),
+            optimStep: (...args) => untilDeath(learner.optimStep(...args)),
+            saveState: (...args) => untilDeath(learner.saveState(...args)),
+            loadState: (...args) => untilDeath(learner.loadState(...args)),
           },
         };
       },

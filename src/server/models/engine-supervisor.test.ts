@@ -2,10 +2,10 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { EngineDied } from "../../backends/engine-died.ts";
 import { UserError } from "../../errors.ts";
 import { adam, samplesOf, type TestClient, testClient, tinyEngine } from "../client.fixture.ts";
-import { mortalEngine } from "./mortal-engine.fixture.ts";
+import { killableEngine } from "./killable-engine.fixture.ts";
 
 let client: TestClient;
-let present: ReturnType<typeof mortalEngine>;
+let present: ReturnType<typeof killableEngine>;
 let opened: number;
 /** The errors of the next restarts. */
 let failures: Error[];
@@ -14,12 +14,12 @@ beforeEach(async () => {
   opened = 0;
   failures = [];
   lines = [];
-  present = mortalEngine(tinyEngine());
+  present = killableEngine(tinyEngine());
   const reopen = async () => {
     opened++;
     const failure = failures.shift();
     if (failure) throw failure;
-    present = mortalEngine(tinyEngine());
+    present = killableEngine(tinyEngine());
     return present.engine;
   };
   const engines = [{ names: ["tabular"], engine: present.engine, reopen }];

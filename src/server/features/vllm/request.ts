@@ -1,11 +1,11 @@
 /** A request to `/inference/v1/generate`, checked, as an engine takes it. */
 import { randomInt } from "node:crypto";
 import { z } from "zod";
-import { type Engine, leastTemperature, type SampleRequest } from "../../backends/engine.ts";
-import { UserError } from "../../errors.ts";
-import { atMostOne, probability, temperatureFrom, wholeAtLeast } from "../../tinker-protocol/parameters.ts";
-import { requireKnown } from "../model-input.ts";
-import { readBody } from "../read-body.ts";
+import { type Engine, leastTemperature, type SampleRequest } from "../../../backends/engine.ts";
+import { UserError } from "../../../errors.ts";
+import { atMostOne, probability, temperatureFrom, wholeAtLeast } from "../../../tinker-protocol/parameters.ts";
+import { readBody } from "../../bodies.ts";
+import { requireKnown } from "../../model-input.ts";
 
 const count = wholeAtLeast(0);
 const only = <T extends number>(value: T) => z.literal(value, `only ${value} is supported`).nullish();

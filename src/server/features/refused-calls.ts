@@ -1,5 +1,6 @@
 /** Calls of the official SDK that this server does not support, each refused with a sentence. Listed in docs/guide/serving.md. */
 import { Hono } from "hono";
+import type { Feature } from "../feature.ts";
 import { HttpError } from "../http-error.ts";
 
 const refused: Readonly<Record<string, string>> = {
@@ -15,14 +16,14 @@ const refused: Readonly<Record<string, string>> = {
     "this server runs no custom losses; the SDK runs them on the client, as client/config says",
 };
 
-export function refusedRoutes(): Hono {
-  const routes = new Hono();
+export function refusedCalls(): Feature {
+  const api = new Hono();
   for (const [call, why] of Object.entries(refused)) {
     const [method = "", path = ""] = call.split(" ");
-    routes.on(method, path, () => {
+    api.on(method, path, () => {
       // Not 501: clients retry every status from 500 for minutes.
       throw new HttpError(400, why);
     });
   }
-  return routes;
+  return { api };
 }

@@ -1,24 +1,31 @@
-/** Uploaded adapters: files in the format of exports, which become a checkpoint when all have arrived. */
+/**
+ * Uploads of adapters, as SDK 0.39 does: start, PUT each file to its signed address, finish. The files have the format of
+ * exports, and become a checkpoint when all have arrived.
+ */
 import { randomUUID } from "node:crypto";
 import { createWriteStream, existsSync, mkdirSync, readFileSync } from "node:fs";
 import { rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
+import { Hono } from "hono";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
 import { loraConfig } from "../../tinker-protocol/parameters.ts";
 import { formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
+import { jsonBody, readBody } from "../bodies.ts";
 import type { ServerContext } from "../context.ts";
+import type { Feature } from "../feature.ts";
 import { HttpError } from "../http-error.ts";
 import { findBaseModel } from "../models/base-models.ts";
+import { adapterOf } from "../models/create-model.ts";
 import { modelId } from "../models/live-models.ts";
-import { adapterOf } from "../models/lora-config.ts";
-import { readBody } from "../read-body.ts";
-import { checkpointRecord, type LoraAdapter, modelRecord } from "./records.ts";
-import type { Sessions } from "./sessions.ts";
+import { requireSigned, signedUrls } from "../routes/signed-urls.ts";
+import type { Service } from "../service.ts";
+import { checkpointRecord, type LoraAdapter, modelRecord } from "../state/records.ts";
+import type { Sessions } from "../state/sessions.ts";
 
-export const uploadFiles = ["adapter_config.json", "adapter_model.safetensors"] as const;
+const uploadFiles = ["adapter_config.json", "adapter_model.safetensors"] as const;
 
 const startSchema = z.looseObject({
   base_model: z.string(),
@@ -28,9 +35,9 @@ const startSchema = z.looseObject({
 const configSchema = z.looseObject({ r: z.int(), lora_alpha: z.number().gt(0) });
 
 /** Larger than any adapter; a signed address does not accept more. */
-const mostBytes = 16 * 2 ** 30;
+const maxBytes = 16 * 2 ** 30;
 /** What is not finished by then is dropped. */
-const lifeMs = 2 * 3_600_000;
+const expiryMs = 2 * 3_600_000;
 
 interface Upload {
   baseModel: string;
@@ -42,7 +49,27 @@ interface Upload {
   path?: Promise<string>;
 }
 
-export function createUploads(context: ServerContext, sessions: Sessions) {
+export function uploads({ context, sessions }: Service): Feature {
+  const held = createUploads(context, sessions);
+  const api = new Hono()
+    .post("/external_weights_upload_start", async (c) => {
+      const id = held.start(await jsonBody(c));
+      return c.json({ upload_id: id, ...signedUrls(c, "PUT", `/uploads/${id}`, uploadFiles, context.now()) });
+    })
+    .post("/external_weights_upload_finish", async (c) => {
+      const { upload_id } = await jsonBody(c);
+      return c.json({ tinker_path: await held.finish(upload_id) });
+    });
+  // Signed addresses need no key.
+  const open = new Hono().put("/uploads/:upload", async (c) => {
+    const file = requireSigned(c, context.now());
+    await held.receive(c.req.param("upload"), file, c.req.raw.body);
+    return c.body(null, 200);
+  });
+  return { api, open, sweep: held.sweep };
+}
+
+function createUploads(context: ServerContext, sessions: Sessions) {
   const { store, log } = context;
   const uploads = new Map<string, Upload>();
 
@@ -63,7 +90,7 @@ export function createUploads(context: ServerContext, sessions: Sessions) {
     const base = findBaseModel(context.models, baseModel);
     const own = { ...adapter, alpha };
     await base.scheduler.train(`upload ${data}`, async () => {
-      const learner = await (await base.keeper.ready()).createLearner({ adapter: own });
+      const learner = await (await base.supervisor.ready()).createLearner({ adapter: own });
       try {
         await learner.loadState(folder, { optimizer: false });
       } finally {
@@ -121,7 +148,7 @@ export function createUploads(context: ServerContext, sessions: Sessions) {
       const limited = async function* (chunks: AsyncIterable<Uint8Array>) {
         for await (const chunk of chunks) {
           bytes += chunk.byteLength;
-          if (bytes > mostBytes) throw new HttpError(413, `${file} is longer than ${mostBytes} bytes`);
+          if (bytes > maxBytes) throw new HttpError(413, `${file} is longer than ${maxBytes} bytes`);
           yield chunk;
         }
       };
@@ -148,7 +175,7 @@ export function createUploads(context: ServerContext, sessions: Sessions) {
     sweep(): void {
       const now = context.now().getTime();
       for (const [id, { begun, data, path }] of uploads) {
-        if (now - begun < lifeMs) continue;
+        if (now - begun < expiryMs) continue;
         uploads.delete(id);
         if (!path) store.discard(data);
       }

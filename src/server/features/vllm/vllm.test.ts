@@ -2,15 +2,15 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { samplerChecks } from "../backends/conformance/conformance.ts";
-import { lora } from "../backends/conformance/tools.ts";
-import type { Capabilities, Sampler } from "../backends/engine.ts";
-import { serverSampler } from "../backends/servers/server-sampler.ts";
-import { deriveSeed, uniforms } from "../random.ts";
-import { tabularEngine } from "../testing/tabular-engine.ts";
-import { createApp } from "./app.ts";
-import { adam, type TestClient, temporaryFolder, testClient, tinyEngine } from "./client.fixture.ts";
-import { type RunningServer, startServer } from "./start-server.ts";
+import { samplerChecks } from "../../../backends/conformance/conformance.ts";
+import { lora } from "../../../backends/conformance/tools.ts";
+import type { Capabilities, Sampler } from "../../../backends/engine.ts";
+import { serverSampler } from "../../../backends/servers/server-sampler.ts";
+import { deriveSeed, uniforms } from "../../../random.ts";
+import { tabularEngine } from "../../../testing/tabular-engine.ts";
+import { adam, type TestClient, temporaryFolder, testClient, tinyEngine } from "../../client.fixture.ts";
+import { type RunningServer, startServer } from "../../start-server.ts";
+import { features } from "../index.ts";
 
 const engine = tabularEngine({
   alphabet: "abcdefghijklmnopqrstuvwxyz",
@@ -28,6 +28,7 @@ describe("the sampler of inference servers on hone serve", () => {
     server = await startServer({
       ...{ engines: [{ names: ["tiny"], engine }], host: "127.0.0.1", port: 0, apiKey: "tml-key" },
       stateFolder: temporaryFolder(),
+      features,
     });
     sampler = serverSampler({ url: server.url, model: "tiny", apiKey: "tml-key" });
   });
@@ -107,11 +108,12 @@ describe("the routes", () => {
   });
 
   test("require the server's key, except to ask whether it works", async () => {
-    const app = createApp(client.service, "tml-secret");
-    const status = async (method: string, path: string) => (await app.request(path, { method })).status;
+    const keyed = await testClient({ apiKey: "tml-secret" });
+    const status = async (method: string, path: string) => (await keyed.request(method, path)).status;
     expect(await status("POST", "/inference/v1/generate")).toBe(401);
     expect(await status("GET", "/v1/models")).toBe(401);
     expect(await status("GET", "/health")).toBe(200);
+    await keyed.dispose();
     expect((await client.request("GET", "/inference/v1/generate")).status).toBe(405);
   });
 

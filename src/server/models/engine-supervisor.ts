@@ -1,9 +1,9 @@
-/** Reopens an engine that has died. Its policies are gone: their owners see another `life` and open new ones. */
+/** Restarts an engine that has died. Its policies are gone: their owners see another number of `deaths` and open new ones. */
 import type { Engine, Policy } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
 import { UserError } from "../../errors.ts";
 
-export interface KeeperOptions {
+export interface SupervisorOptions {
   /** Without it a dead engine stays dead. */
   reopen?: (() => Promise<Engine>) | undefined;
   onDeath?: (error: Error, opensAgain: boolean) => void;
@@ -12,14 +12,14 @@ export interface KeeperOptions {
 }
 
 /** An engine that dies this often, each time this soon after its start or during it, is not reopened. */
-const most = { deaths: 4, withinMs: 60_000 };
+const restartLimit = { earlyDeaths: 4, withinMs: 60_000 };
 
-export type EngineKeeper = ReturnType<typeof keepEngine>;
+export type EngineSupervisor = ReturnType<typeof superviseEngine>;
 
-export function keepEngine(first: Engine, options: KeeperOptions = {}) {
+export function superviseEngine(first: Engine, options: SupervisorOptions = {}) {
   const { reopen, onDeath, onBack, now = () => performance.now() } = options;
   let current = Promise.resolve(first);
-  let life = 0;
+  let deaths = 0;
   let earlyDeaths = 0;
   let lost = false;
   let stopped = false;
@@ -37,7 +37,7 @@ export function keepEngine(first: Engine, options: KeeperOptions = {}) {
         const text = cause instanceof Error ? cause.message : String(cause);
         const error = new EngineDied(`its restart failed: ${text}`, { cause });
         earlyDeaths++;
-        lost = stopped || cause instanceof UserError || earlyDeaths >= most.deaths;
+        lost = stopped || cause instanceof UserError || earlyDeaths >= restartLimit.earlyDeaths;
         if (!stopped) onDeath?.(error, !lost);
         if (lost) throw error;
       }
@@ -45,12 +45,12 @@ export function keepEngine(first: Engine, options: KeeperOptions = {}) {
   }
 
   function watch(engine: Engine): void {
-    const born = now();
+    const begin = now();
     void engine.died?.then((reason) => {
       if (stopped) return;
-      life++;
-      earlyDeaths = now() - born < most.withinMs ? earlyDeaths + 1 : 0;
-      lost = reopen === undefined || earlyDeaths >= most.deaths;
+      deaths++;
+      earlyDeaths = now() - begin < restartLimit.withinMs ? earlyDeaths + 1 : 0;
+      lost = reopen === undefined || earlyDeaths >= restartLimit.earlyDeaths;
       onDeath?.(reason, !lost);
       current = lost ? Promise.reject(reason) : open();
       // Requests that need it fail with the reason.
@@ -60,11 +60,10 @@ export function keepEngine(first: Engine, options: KeeperOptions = {}) {
 
   watch(first);
   return {
-    /** Which model it holds and what it can do: the same in every life. */
+    /** Which model it holds and what it can do: the same after a restart. */
     facts: first as Pick<Engine, "model" | "capabilities">,
-    /** Grows with every death. */
-    get life() {
-      return life;
+    get deaths() {
+      return deaths;
     },
     /** It died too often, or cannot be opened again. */
     get lost() {
@@ -90,18 +89,18 @@ interface LazyPolicyOptions {
 
 /** A policy that is opened when it is first needed, and again after its engine has died. */
 export function lazyPolicy(
-  keeper: EngineKeeper,
+  supervisor: EngineSupervisor,
   open: (engine: Engine) => Promise<Policy>,
   { onLost = () => {}, close = ({ learner }) => learner.close() }: LazyPolicyOptions = {},
 ) {
-  let held: { policy: Promise<Policy>; life: number } | undefined;
+  let held: { policy: Promise<Policy>; deaths: number } | undefined;
   return {
     async get(): Promise<Policy> {
-      if (held && held.life !== keeper.life) {
+      if (held && held.deaths !== supervisor.deaths) {
         held = undefined;
         onLost();
       }
-      held ??= { policy: keeper.ready().then(open), life: keeper.life };
+      held ??= { policy: supervisor.ready().then(open), deaths: supervisor.deaths };
       const mine = held;
       try {
         return await mine.policy;
@@ -114,12 +113,12 @@ export function lazyPolicy(
     async close(): Promise<void> {
       const closing = held;
       held = undefined;
-      if (closing?.life !== keeper.life) return;
+      if (closing?.deaths !== supervisor.deaths) return;
       const policy = await closing.policy.catch(() => undefined);
       if (policy) await close(policy);
     },
     get open() {
-      return held !== undefined && held.life === keeper.life;
+      return held !== undefined && held.deaths === supervisor.deaths;
     },
   };
 }

@@ -2,13 +2,13 @@
 import { closeSync, copyFileSync, existsSync, mkdirSync, openSync, readFileSync, readSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
-import { UserError } from "../../errors.ts";
-import { loraConfig } from "../../tinker-protocol/parameters.ts";
-import type { ServerContext } from "../context.ts";
-import { HttpError } from "../http-error.ts";
-import { adapterOf } from "../models/lora-config.ts";
-import { readBody } from "../read-body.ts";
-import type { Snapshot } from "../state/records.ts";
+import { UserError } from "../../../errors.ts";
+import { loraConfig } from "../../../tinker-protocol/parameters.ts";
+import { readBody } from "../../bodies.ts";
+import type { ServerContext } from "../../context.ts";
+import { HttpError } from "../../http-error.ts";
+import { adapterOf } from "../../models/create-model.ts";
+import type { Snapshot } from "../../state/records.ts";
 
 const files = ["adapter_config.json", "adapter_model.safetensors"] as const;
 const configSchema = z.looseObject({ r: z.int().min(1), lora_alpha: z.number().gt(0) });

@@ -1,4 +1,4 @@
-/** A snapshot that a live model stands in for gives exactly what a policy of its own would. */
+/** A snapshot that a live model's policy serves gives exactly what a policy of its own would. */
 import { afterEach, beforeEach, expect, test } from "vitest";
 import type { Sampler } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";

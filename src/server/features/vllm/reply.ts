@@ -1,6 +1,6 @@
 /** Replies in the form of vLLM's `/inference/v1/generate`. */
-import { zip } from "../../arrays.ts";
-import type { Sample } from "../../backends/engine.ts";
+import { zip } from "../../../arrays.ts";
+import type { Sample } from "../../../backends/engine.ts";
 
 const reasons = { stop: "stop", length: "length", aborted: "abort" } as const;
 
