@@ -3,7 +3,7 @@ import { honeCapabilities } from "../../tinker-protocol/handshake.ts";
 import { isTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
 import { engineCapabilities } from "../tinker/capabilities.ts";
-import { namesService, tinkerService } from "../tinker/service.ts";
+import { namesService, tinkerEngineOptions, tinkerService } from "../tinker/service.ts";
 
 export const tinker: BackendDescriptor = {
   // What an ordinary service lacks is known only after a request.
@@ -19,10 +19,7 @@ export const tinker: BackendDescriptor = {
       const { openOwnTinkerEngine } = await import("../../server/in-process.ts");
       return openOwnTinkerEngine(config, hooks);
     }
-    const [{ openTinkerEngine }, { tinkerEngineOptions }] = await Promise.all([
-      import("../tinker/engine.ts"),
-      import("../tinker/options.ts"),
-    ]);
+    const { openTinkerEngine } = await import("../tinker/engine.ts");
     return openTinkerEngine(tinkerEngineOptions(config, service, hooks));
   },
 };

@@ -112,7 +112,7 @@ async function modelInfo(
   if (own) return { ...own, ...common };
   return {
     ...common,
-    ...(facts ?? (await import("./tokenizer-facts.ts")).readTokenizerFacts(directory)),
+    ...(facts ?? (await import("./tokenizer-files.ts")).readTokenizerFacts(directory)),
     parameters: Number.NaN,
     dtype: "the service's own",
     device: "the service's own",

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { askTogether } from "./ask-together.ts";
 import { createConnection } from "./connection.ts";
+import { sampleMany } from "./sample-many.ts";
 import { LostResultError } from "./service-errors.ts";
 
 type Line = Record<string, unknown>;
@@ -27,7 +27,7 @@ function service(answer: (numbers: number[], times: number) => Response | Error 
       return found;
     },
   });
-  return { ask: askTogether(connection), asked, cancelled, connection };
+  return { ask: sampleMany(connection), asked, cancelled, connection };
 }
 const never = () => new AbortController().signal;
 const bytes = (results: Uint8Array[]) => results.map(([byte]) => byte);
