@@ -11,7 +11,7 @@ const finishSchema = z.looseObject({
   detail: clientNote.nullish(),
 });
 
-/** For Hone's own client. */
+/** What other clients ignore. */
 function describe({ model, capabilities, images, imagesReason }: BaseModel["engine"]) {
   const { directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention } = model;
   return {

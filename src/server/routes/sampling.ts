@@ -10,12 +10,11 @@ import { HttpError } from "../http-error.ts";
 import { readInput } from "../model-input.ts";
 import { engineDown, findBaseModel } from "../models/base-models.ts";
 import type { FutureResult, FutureStore } from "../queue/futures.ts";
-import { readSampleCall } from "../sampling/sample-request.ts";
-import { sample } from "../sampling/sampling.ts";
+import { readSampleCall, sample } from "../sampling/sample.ts";
 import type { Service } from "../service.ts";
 
 /**
- * Not in Tinker's protocol: many sample requests in one, whose answer has their results. The client repeats those without
+ * With `sampleMany`: many sample requests in one, whose answer has their results. The client repeats those without
  * a result; a repeated request starts nothing.
  */
 const manySchema = z.looseObject({
@@ -25,7 +24,7 @@ const manySchema = z.looseObject({
     .max(1024),
 });
 
-/** Not in Tinker's protocol: which tokens stand for an image. */
+/** With `imageTokens`: which tokens stand for an image. */
 const imageSchema = z.strictObject({ base_model: z.string(), image: jsonChunk });
 
 export function samplingRoutes({ context, sessions, samplers, operations }: Service): Hono {

@@ -10,7 +10,8 @@ import type { LiveModel } from "../models/live-models.ts";
 import type { FutureResult } from "../queue/futures.ts";
 import type { Service } from "../service.ts";
 import { loadWeights, saveExternal, saveForSampler, saveWeights } from "../state/saving.ts";
-import { dropGradient, forwardBackward, optimStep } from "../training/training.ts";
+import { forwardBackward } from "../training/forward-backward.ts";
+import { dropGradient, optimStep } from "../training/optim-step.ts";
 
 const numbered = z.looseObject({ seq_id: wholeAtLeast(0).nullish() });
 

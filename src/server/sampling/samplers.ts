@@ -30,8 +30,6 @@ const manyUnnamed = 16;
 /** How many names of dropped weights are remembered. */
 const maxGone = 512;
 
-export type Samplers = ReturnType<typeof createSamplers>;
-
 export function createSamplers(context: ServerContext, sessions: Sessions) {
   const { store } = context;
   const pool = createSnapshotPool(store);
