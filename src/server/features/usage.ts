@@ -157,7 +157,7 @@ function openRecords(folder: string, now: () => Date) {
       entries.set(key, found);
       changed.add(day);
     },
-    /** Of the hours that begin at `from` or later and before `to`. */
+    /** Entries whose hours begin at `from` or later and before `to`. */
     between(from: Date, to: Date): UsageEntry[] {
       const found: UsageEntry[] = [];
       for (let day = Date.parse(dayOf(from.toISOString())); day < to.getTime(); day += 24 * hourMs) {

@@ -172,7 +172,7 @@ it("deletes from the service what the run's own retention deletes, and nothing e
   );
   expect(held).toHaveLength(2);
   expect(requests.filter((request) => request.startsWith("DELETE"))).toHaveLength(3);
-  // Of the last step, before it was saved itself.
+  // The metric is that of the last step, before this step was saved.
   expect(valuesOf("engine/tinker/deleted_checkpoints").at(-1)).toBe(2);
 });
 
