@@ -37,7 +37,15 @@ export const honeCapabilities: ServiceCapabilities = {
 };
 
 /** `hone serve` of version 0.1.0 describes its models, but does not state its capabilities. */
-const unstatedCapabilities: ServiceCapabilities = { ...honeCapabilities, imageTokens: false };
+const unstatedCapabilities: ServiceCapabilities = {
+  ...documentedCapabilities,
+  adapterAlpha: true,
+  lossMasks: true,
+  exactLogprobs: true,
+  ignoreEos: true,
+  sampleMany: true,
+  zeroGrad: true,
+};
 
 /** What Hone's services say of a model; other clients ignore it. */
 const modelDescription = z.object({
