@@ -9,9 +9,12 @@ import { afterAll, expect, test } from "vitest";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { journalFile } from "../tracking/run-folder/journal.ts";
+import type { JournalLine } from "../tracking/run-folder/journal-line.ts";
 import { openToy, toy } from "../trainer/toy-experiment.fixture.ts";
 import { train } from "../trainer/train.ts";
-import type { Curves, EpisodeList, JournalEntry, RunDetail } from "./api.ts";
+import type { Curves } from "./queries/curves.ts";
+import type { EpisodeList } from "./queries/episode-list.ts";
+import type { RunDetail } from "./queries/run.ts";
 import { startViewer } from "./server/start-viewer.ts";
 
 const root = temporaryFolder("killed-together");
@@ -96,7 +99,7 @@ test("trainer and viewer are killed together: the journal only grows, and both g
     before = text;
   }
 
-  const { lines: entries, torn } = readLines<JournalEntry>(journalFile(run));
+  const { lines: entries, torn } = readLines<JournalLine>(journalFile(run));
   expect(torn).toBeLessThanOrEqual(kills);
   expect(entries.map(({ seq }) => seq)).toEqual(entries.map((_, index) => index + 1));
   expect(entries.filter(({ kind }) => kind === "run-start")).toHaveLength(kills);

@@ -1,6 +1,6 @@
 /** Handles the viewer's events: a new step, a new run, a script that opens a view. */
 import { computed, effect, signal } from "@preact/signals";
-import type { ServerEvents } from "../../src/view/api.ts";
+import type { ServerEvents } from "../../src/view/server/live.ts";
 import { go, path } from "./address.ts";
 import { embedded } from "./embedded.ts";
 import { refresh } from "./fetch.ts";

@@ -1,5 +1,5 @@
 /** The tables of a run's index. It is built from the run folder, and rebuilt whenever this version changes. */
-export const schemaVersion = 5;
+export const schemaVersion = 6;
 
 /**
  * `trajectories` has one row for each trajectory of an episode. Each row repeats the columns of the episode, so that a
@@ -54,12 +54,12 @@ CREATE INDEX phases_by_time ON phases (ended);
 CREATE TABLE windows (
   kind TEXT NOT NULL, step INTEGER NOT NULL, began REAL NOT NULL, ended REAL, PRIMARY KEY (kind, step)
 ) WITHOUT ROWID;
-CREATE TABLE lanes (
+CREATE TABLE rollouts (
   kind TEXT NOT NULL, step INTEGER NOT NULL, task TEXT NOT NULL, rollout INTEGER NOT NULL, queued REAL NOT NULL,
   ended REAL, outcome TEXT, retries INTEGER NOT NULL, reward, first INTEGER NOT NULL, last INTEGER
 );
-CREATE INDEX lanes_by_rollout ON lanes (kind, task, rollout);
-CREATE INDEX lanes_by_end ON lanes (ended);
+CREATE INDEX rollouts_by_name ON rollouts (kind, task, rollout);
+CREATE INDEX rollouts_by_end ON rollouts (ended);
 CREATE TABLE weights (time REAL NOT NULL, version INTEGER NOT NULL, step INTEGER NOT NULL);
 CREATE TABLE notes (time REAL NOT NULL, kind TEXT NOT NULL, step INTEGER, text TEXT NOT NULL);
 CREATE TABLE problems (file TEXT PRIMARY KEY, lines INTEGER NOT NULL, first INTEGER, reason TEXT NOT NULL) WITHOUT ROWID;

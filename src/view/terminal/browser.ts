@@ -1,8 +1,7 @@
 /** Three screens (steps, episodes of a step, one episode) and the keys that lead from one to another. Pure functions. */
-
 import { own } from "../../own.ts";
 import type { KeptEpisode, Pieces } from "../../tracking/run-folder/kept-episodes.ts";
-import type { EpisodeRow } from "../api.ts";
+import type { EpisodeRow } from "../queries/episode-list.ts";
 import { bold, dim, type Row, span } from "./styled.ts";
 import { episodeHead, episodeRow, type StepFile } from "./tables.ts";
 import { type Coloring, colorings, legend, transcript } from "./transcript.ts";
