@@ -8,8 +8,7 @@ import { fileURLToPath } from "node:url";
 import { afterAll, expect, test } from "vitest";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { journalFile } from "../tracking/run-folder/journal.ts";
-import type { JournalLine } from "../tracking/run-folder/journal-line.ts";
+import { type JournalLine, journalFile } from "../tracking/run-folder/journal.ts";
 import { openToy, toy } from "../trainer/toy-experiment.fixture.ts";
 import { train } from "../trainer/train.ts";
 import type { Curves } from "./queries/curves.ts";
@@ -54,7 +53,7 @@ async function follow(url: string): Promise<void> {
 }
 
 /** The lines that can be read, and the number of those that cannot. */
-function readLines<Line>(file: string): { lines: Line[]; torn: number } {
+function readLines<Line>(file: string): { lines: Line[]; cutOff: number } {
   const texts = readFileSync(file, "utf8")
     .split("\n")
     .filter((text) => text !== "");
@@ -65,7 +64,7 @@ function readLines<Line>(file: string): { lines: Line[]; torn: number } {
       return [];
     }
   });
-  return { lines, torn: texts.length - lines.length };
+  return { lines, cutOff: texts.length - lines.length };
 }
 
 const checksums = () =>
@@ -99,8 +98,8 @@ test("trainer and viewer are killed together: the journal only grows, and both g
     before = text;
   }
 
-  const { lines: entries, torn } = readLines<JournalLine>(journalFile(run));
-  expect(torn).toBeLessThanOrEqual(kills);
+  const { lines: entries, cutOff } = readLines<JournalLine>(journalFile(run));
+  expect(cutOff).toBeLessThanOrEqual(kills);
   expect(entries.map(({ seq }) => seq)).toEqual(entries.map((_, index) => index + 1));
   expect(entries.filter(({ kind }) => kind === "run-start")).toHaveLength(kills);
 

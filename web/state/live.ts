@@ -59,7 +59,7 @@ export function listen(): void {
       refreshSoon(`${runs}/${encodeURIComponent(change.run)}`);
       refreshList();
     });
-    // Within a step only the run's own line and the lanes of its rollouts change.
+    // Within a step only the run's own line and the times of its rollouts change.
     on("journal", () => {
       refreshSoon(`${runs}/${encodeURIComponent(run)}`, { below: false });
       refreshSoon(`${runs}/${encodeURIComponent(run)}/anatomy`);

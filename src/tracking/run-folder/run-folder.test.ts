@@ -19,8 +19,7 @@ import { UserError } from "../../errors.ts";
 import { removeFolder, temporaryFolder } from "../../temporary-folder.fixture.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import { readMetrics } from "./metrics-file.ts";
-import { runFilesSubscriber } from "./run-files.ts";
-import { createRunFolder, openRunFolder, type RunFolder } from "./run-folder.ts";
+import { createRunFolder, openRunFolder, type RunFolder, runFilesSubscriber } from "./run-folder.ts";
 
 let root: string;
 let opened: RunFolder[];
@@ -61,7 +60,13 @@ describe("createRunFolder", () => {
     expect(readlinkSync(join(root, "latest"))).toBe("hone-first-20260131-235905");
     second.writeConfig("", new Map());
     expect(readlinkSync(join(root, "latest"))).toBe("my-org-hone-ö-1-20260131-235905");
-    expect(readdirSync(second.path).sort()).toEqual([".lock", "checkpoints", "config.yaml", "episodes", "origins.json"]);
+    expect(readdirSync(second.path).sort()).toEqual([
+      ".lock",
+      "checkpoints",
+      "config.yaml",
+      "episodes",
+      "origins.json",
+    ]);
   });
 
   it("gives runs of the same second different folders", () => {

@@ -2,7 +2,7 @@
 import { describeContent } from "../../chat/images/content.ts";
 import { mean } from "../../statistics.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
-import { type KeptEpisode, type KeptTrajectory, tokenAdvantages } from "../../tracking/run-folder/kept-episodes.ts";
+import { type StoredEpisode, type StoredTrajectory, tokenAdvantages } from "../../tracking/run-folder/read-episode.ts";
 
 /** The columns of an episode. */
 export interface EpisodeColumns {
@@ -48,15 +48,15 @@ export type StoredNumber = number | string | null;
 export const stored = (value: number | null | undefined): StoredNumber =>
   value === null || value === undefined ? null : Number.isFinite(value) ? value : String(value);
 
-const mostShown = 10_000;
+const maxTextLength = 10_000;
 /** Lists show many messages, so each has a limit. */
-export const cutText = (text: string) => (text.length > mostShown ? `${text.slice(0, mostShown)}...` : text);
+export const cutText = (text: string) => (text.length > maxTextLength ? `${text.slice(0, maxTextLength)}...` : text);
 
 const previewLength = 200;
 /** Only this many characters of a text can be searched. */
 export const searchedLength = 1 << 20;
 
-export function episodeRows(episode: KeptEpisode): EpisodeRows {
+export function episodeRows(episode: StoredEpisode): EpisodeRows {
   const { trajectories, failure } = episode;
   const steps = trajectories.flatMap((trajectory) => trajectory.steps);
   const sampled = steps.filter(({ policyVersion }) => policyVersion >= 0);
@@ -96,7 +96,7 @@ export function episodeRows(episode: KeptEpisode): EpisodeRows {
 
 const noTrajectory = { role: null, instance: null, reward: null, advantage: null, part_tokens: 0, part_turns: 0 };
 
-function trajectoryColumns(trajectory: KeptTrajectory): TrajectoryColumns {
+function trajectoryColumns(trajectory: StoredTrajectory): TrajectoryColumns {
   const { name, instance, reward, steps } = trajectory;
   return {
     role: name,
@@ -109,7 +109,7 @@ function trajectoryColumns(trajectory: KeptTrajectory): TrajectoryColumns {
 }
 
 /** Null if it was not trained on. */
-function meanAdvantage(trajectory: KeptTrajectory): number | null {
+function meanAdvantage(trajectory: StoredTrajectory): number | null {
   const { advantage, steps } = trajectory;
   if (typeof advantage === "number") return advantage;
   const values = steps.flatMap(({ tokens }, index) => tokenAdvantages(trajectory, index, tokens.length) ?? []);
@@ -117,7 +117,7 @@ function meanAdvantage(trajectory: KeptTrajectory): number | null {
 }
 
 /** Each message only once, because the last prompt of a conversation repeats the earlier ones. */
-function searchedText({ row, trajectories, explanation, failure }: KeptEpisode): string {
+function searchedText({ row, trajectories, explanation, failure }: StoredEpisode): string {
   const texts = new Set<string>();
   for (const { steps } of trajectories) {
     for (const { messages, text } of steps) {

@@ -3,8 +3,7 @@ import { lstatSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { UserError } from "../../errors.ts";
 import { withInside } from "../../files/regular-file.ts";
-import type { KeptEpisode } from "../../tracking/run-folder/kept-episodes.ts";
-import { completeLines, mostEpisodeBytes, type PlacedLine, tooLong } from "../../tracking/run-folder/lines.ts";
+import { completeLines, maxEpisodeBytes, type PlacedLine, tooLong } from "../../tracking/run-folder/lines.ts";
 import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
 import { episodesFile } from "../../tracking/run-folder/run-folder.ts";
 import { type EpisodeRows, episodeRows, searchedLength } from "./episode-rows.ts";
@@ -113,7 +112,7 @@ export function indexEpisodes(database: IndexDatabase, run: string): EpisodeInde
     let complete = true;
     const isRead = readOrNote(database, pathOf(file.name), () =>
       withInside(run, pathOf(file.name), (opened) => {
-        for (const line of completeLines(opened, { offset, most: mostEpisodeBytes })) {
+        for (const line of completeLines(opened, { offset, max: maxEpisodeBytes })) {
           const read = readRows(line);
           if (typeof read === "string") skipLine(database, pathOf(file.name), rows + 1, read);
           else if (read !== undefined) add(file, rows, line, read);
@@ -179,10 +178,10 @@ export function indexEpisodes(database: IndexDatabase, run: string): EpisodeInde
 
 /** Undefined for an empty line; the reason if it is not an episode. */
 function readRows({ text, length }: PlacedLine): EpisodeRows | string | undefined {
-  if (text === undefined) return tooLong(length, mostEpisodeBytes);
+  if (text === undefined) return tooLong(length, maxEpisodeBytes);
   if (text.trim() === "") return undefined;
   try {
-    return episodeRows(readEpisode(text) as KeptEpisode);
+    return episodeRows(readEpisode(text));
   } catch (error) {
     return (error as Error).message;
   }

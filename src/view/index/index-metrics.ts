@@ -5,7 +5,7 @@ import { followLines } from "./follow-lines.ts";
 import type { IndexDatabase } from "./open-database.ts";
 
 /** All curves are read at once, with a value for each step. */
-const mostNames = 5000;
+const maxNames = 5000;
 
 /** @returns whether everything is indexed */
 export function indexMetrics(database: IndexDatabase, run: string, until: number): boolean {
@@ -34,7 +34,7 @@ export function indexMetrics(database: IndexDatabase, run: string, until: number
     read(text) {
       const line = readMetricsLine(text);
       const added = Object.keys(line.metrics).filter((name) => !knownNames().has(name));
-      if (added.length + knownNames().size > mostNames) throw new Error(`the run has more than ${mostNames} metrics`);
+      if (added.length + knownNames().size > maxNames) throw new Error(`the run has more than ${maxNames} metrics`);
       return line;
     },
     add({ step, epoch, validation, time, metrics }) {

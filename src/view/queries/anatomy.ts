@@ -2,8 +2,7 @@
 import { zip } from "../../arrays.ts";
 import { UserError } from "../../errors.ts";
 import { withInside } from "../../files/regular-file.ts";
-import { journalName } from "../../tracking/run-folder/journal.ts";
-import { eventOf, type RolloutEvent, readJournalLine } from "../../tracking/run-folder/journal-line.ts";
+import { eventOf, journalName, type RolloutEvent, readJournalLine } from "../../tracking/run-folder/journal.ts";
 import { completeLines } from "../../tracking/run-folder/lines.ts";
 import { readJournalState } from "../index/index-journal.ts";
 import type { IndexDatabase } from "../index/open-database.ts";

@@ -5,14 +5,14 @@ import { HoneError, UserError } from "../../errors.ts";
 import { withInside } from "../../files/regular-file.ts";
 import { readable } from "../../system-errors.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
-import {
-  type KeptEpisode,
-  type KeptTrajectory,
-  type Pieces,
-  tokenAdvantages,
-} from "../../tracking/run-folder/kept-episodes.ts";
 import { readAt } from "../../tracking/run-folder/lines.ts";
-import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
+import type { Pieces } from "../../tracking/run-folder/pieces.ts";
+import {
+  readEpisode,
+  type StoredEpisode,
+  type StoredTrajectory,
+  tokenAdvantages,
+} from "../../tracking/run-folder/read-episode.ts";
 import { type PackedValues, unpackValues } from "../../tracking/run-folder/token-values.ts";
 import { continues } from "../../trajectories/to-sequences.ts";
 import type { Step } from "../../trajectories/types.ts";
@@ -22,23 +22,27 @@ import { type IndexedRow, toRows, wholeRows } from "./episode-list.ts";
 import { type JsonNumber, jsonNumbers, optional, toJsonNumber } from "./json.ts";
 
 /** @throws UserError if there is no such episode */
-export function readOne(database: IndexDatabase, folder: string, key: string): { row: IndexedRow; kept: KeptEpisode } {
+export function readOne(
+  database: IndexDatabase,
+  folder: string,
+  key: string,
+): { row: IndexedRow; kept: StoredEpisode } {
   // Without "+", SQLite would read the index of all first trajectories.
   const [row] = wholeRows(database, "key = ? AND +part = 0", [key]);
   if (row === undefined)
     throw new UserError(`the run has no episode ${key}`, { code: "not_found", hint: "a resumed run repeats steps" });
-  return { row, kept: readKept(folder, row) };
+  return { row, kept: readStored(folder, row) };
 }
 
 /**
  * Reads an episode from its place in the run folder.
  * @throws UserError if the file has changed since it was indexed
  */
-export function readKept(folder: string, at: { file: string; offset: number; length: number }): KeptEpisode {
+export function readStored(folder: string, at: { file: string; offset: number; length: number }): StoredEpisode {
   const name = `${episodesFolder}/${at.file}`;
   try {
     const text = withInside(folder, name, (file) => readAt(file, at.offset, at.length));
-    return readEpisode(text ?? "") as KeptEpisode;
+    return readEpisode(text ?? "");
   } catch (cause) {
     if (readable(cause) instanceof HoneError) throw cause;
     throw new UserError(`${name} has changed since it was indexed`, {
@@ -86,7 +90,7 @@ export function episode(database: IndexDatabase, folder: string, key: string, pi
 }
 
 /** One for each model call. */
-function turnsOf(trajectory: KeptTrajectory, trained: boolean, pieces: Pieces | undefined) {
+function turnsOf(trajectory: StoredTrajectory, trained: boolean, pieces: Pieces | undefined) {
   const { steps } = trajectory;
   let offered = "[]";
   return steps.map((step, index) => {
@@ -146,7 +150,7 @@ export type SampledTokens = ReturnType<typeof sampledTokens>;
 
 /** The sampled tokens of a turn, and what is recorded about each. */
 function sampledTokens(
-  trajectory: KeptTrajectory,
+  trajectory: StoredTrajectory,
   { tokens, logprobs, policyVersion, tokenVersions }: Step,
   index: number,
   trained: boolean,

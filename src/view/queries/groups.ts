@@ -3,7 +3,7 @@ import { zip } from "../../arrays.ts";
 import { UserError } from "../../errors.ts";
 import { mean } from "../../statistics.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
-import { readKept } from "./episode.ts";
+import { readStored } from "./episode.ts";
 import { type EpisodeRow, type IndexedRow, toRows, wholeRows } from "./episode-list.ts";
 import { fromStored, type JsonNumber } from "./json.ts";
 import { type Given, type Kind, kindOf, required, wholeNumberOf } from "./parameters.ts";
@@ -54,7 +54,7 @@ export function group(database: IndexDatabase, folder: string, query: Given<Grou
     .all([task, kind]) as { step: number }[];
   let row: unknown = null;
   const members = zip(rows, toRows(database, rows)).map(([indexed, shown]) => {
-    const kept = readKept(folder, indexed);
+    const kept = readStored(folder, indexed);
     row ??= kept.row;
     /** The last reply of each trajectory. */
     const replies = kept.trajectories.map((trajectory) => trajectory.steps.at(-1)?.text ?? "");
@@ -105,7 +105,7 @@ export function taskHistory(database: IndexDatabase, folder: string, query: Give
   const steps = Array.from(bySteps.values(), ({ step, kind, episodes }) => {
     return { step, kind, mean: meanOf(episodes.map(({ reward }) => reward)), episodes };
   });
-  return { task, row: readKept(folder, first).row ?? null, steps };
+  return { task, row: readStored(folder, first).row ?? null, steps };
 }
 
 function summaries(database: IndexDatabase, place: Place, task?: string) {

@@ -1,7 +1,6 @@
 /** Lines of the journal from a sequence number on. */
 import { withInside } from "../../files/regular-file.ts";
-import { journalName } from "../../tracking/run-folder/journal.ts";
-import { eventOf, type JournalLine, readJournalLine } from "../../tracking/run-folder/journal-line.ts";
+import { eventOf, type JournalLine, journalName, readJournalLine } from "../../tracking/run-folder/journal.ts";
 import { completeLines } from "../../tracking/run-folder/lines.ts";
 import { readJournalState } from "../index/index-journal.ts";
 import type { IndexDatabase } from "../index/open-database.ts";

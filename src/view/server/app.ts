@@ -24,7 +24,7 @@ export interface AppOptions {
   live: Live;
   /** Null if no token is required. */
   token: string | null;
-  /** Of the page's files; it may be missing, then only the API answers. */
+  /** The folder of the page's files; it may be missing, then only the API answers. */
   page: string;
 }
 

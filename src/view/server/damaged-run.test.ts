@@ -4,8 +4,8 @@ import { dirname, join } from "node:path";
 import { afterAll, afterEach, beforeEach, expect, test } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { openJournal } from "../../tracking/run-folder/journal.ts";
-import { openPieces } from "../../tracking/run-folder/kept-episodes.ts";
 import { readMetrics } from "../../tracking/run-folder/metrics-file.ts";
+import { openPieces } from "../../tracking/run-folder/pieces.ts";
 import { openRunFolder } from "../../tracking/run-folder/run-folder.ts";
 import { generateRun } from "../generate-run.fixture.ts";
 import type { Curves } from "../queries/curves.ts";
@@ -171,7 +171,7 @@ test("a line of 200 MB is skipped without being kept in memory", async () => {
   expect(() => readMetrics(bad)).toThrow("metrics.jsonl:3: the line is too long");
 });
 
-test("a torn last line neither delays an answer nor hangs the terminal and the report", async () => {
+test("a last line that is cut off neither delays an answer nor hangs the terminal and the report", async () => {
   for (const name of ["events.jsonl", "metrics.jsonl"]) appendFileSync(join(bad, name), '{"step":3,"se');
   const start = performance.now();
   const content = await openContent(bad, "bad", "", cache);

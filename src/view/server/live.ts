@@ -1,7 +1,7 @@
 /** Server-sent events: new entries of the journal, and addresses that open pages should show. */
 import { lstatSync } from "node:fs";
 import { join } from "node:path";
-import type { JournalLine } from "../../tracking/run-folder/journal-line.ts";
+import type { JournalLine } from "../../tracking/run-folder/journal.ts";
 import { readJournalState } from "../index/index-journal.ts";
 import { entriesFrom, type JournalPlace, offsetOf } from "../queries/journal-page.ts";
 import { type RunState, runState } from "../queries/run.ts";
