@@ -6,7 +6,7 @@ import { printable } from "../parts/printable.ts";
 import { VirtualList } from "../parts/virtual.tsx";
 import { address, href, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
-import { chosenStep } from "../state/place.ts";
+import { chosenStep, shownKind } from "../state/place.ts";
 
 const kinds: Readonly<Record<SpanKind, string>> = {
   model: "model",
@@ -21,7 +21,7 @@ const kinds: Readonly<Record<SpanKind, string>> = {
 
 export function Anatomy({ run }: { run: string }) {
   const detail = useAnswer("/api/runs/:run", { run });
-  const kind = parameter("kind") === "validation" ? "validation" : "train";
+  const kind = shownKind();
   const steps = (detail.data?.steps ?? [])
     .filter((step) => kind === "train" || step.validation > 0)
     .map(({ step }) => step);

@@ -10,6 +10,7 @@ import { VirtualList } from "../parts/virtual.tsx";
 import { parameter, setParameters } from "../state/address.ts";
 import { embedded } from "../state/embedded.ts";
 import { answerTo, useAnswer } from "../state/fetch.ts";
+import { shownKind } from "../state/place.ts";
 import { clauseOf, joinFilter, splitFilter, unknownClause } from "./reward-filter.ts";
 
 const pageSize = 100;
@@ -67,7 +68,7 @@ export function Episodes({ run }: { run: string }) {
 function OnlyStep() {
   const step = parameter("step");
   if (!/^\d+$/.test(step)) return null;
-  const filter = `step=${step} and kind=${parameter("kind") === "validation" ? "validation" : "train"}`;
+  const filter = `step=${step} and kind=${shownKind()}`;
   return (
     <button type="button" class="only-step" onClick={() => setParameters({ filter })}>
       Only step {step}

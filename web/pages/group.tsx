@@ -6,10 +6,11 @@ import { count, duration, short } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
 import { address, href, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
+import { shownKind } from "../state/place.ts";
 import { ZeroSignal } from "./groups.tsx";
 
 export function Group({ run }: { run: string }) {
-  const kind = parameter("kind") === "validation" ? "validation" : "train";
+  const kind = shownKind();
   const task = parameter("task");
   const { data, error, stale } = useAnswer("/api/runs/:run/group", { run, step: parameter("step"), task, kind });
   if (!data) return <Pending error={error} />;

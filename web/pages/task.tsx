@@ -10,9 +10,10 @@ import { toNumber } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
 import { address, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
+import { shownKind } from "../state/place.ts";
 
 export function Task({ run }: { run: string }) {
-  const kind = parameter("kind") === "validation" ? "validation" : "train";
+  const kind = shownKind();
   const task = parameter("task");
   const { data, error } = useAnswer("/api/runs/:run/task", { run, task, kind });
   if (!data) return <Pending error={error} />;

@@ -48,7 +48,8 @@ export function failures(database: IndexDatabase, query: Given<FailuresQuery>) {
 }
 
 /** Numbers, ids and addresses differ between failures of one cause. */
-const causeOf = (message: string) => message.slice(0, 500).replaceAll(/0x[0-9a-f]+|[0-9a-f]{8,}|\d+(\.\d+)?/gi, "#");
+const differing = /0x[0-9a-f]+|[0-9a-f]{8,}|\d+(?:\.\d+)?/gi;
+const partsOf = (message: string) => message.slice(0, 500).split(differing);
 
 export type FailureGroup = ReturnType<typeof byMessage>[number];
 
@@ -56,7 +57,7 @@ export type FailureGroup = ReturnType<typeof byMessage>[number];
 function byMessage(database: IndexDatabase, rows: readonly FailureRow[], retried = false) {
   const groups = new Map<string, FailureRow[]>();
   for (const row of rows) {
-    const name = JSON.stringify([row.failure, row.boundary, causeOf(row.message)]);
+    const name = JSON.stringify([row.failure, row.boundary, partsOf(row.message)]);
     const own = groups.get(name) ?? [];
     own.push(row);
     groups.set(name, own);
@@ -83,8 +84,7 @@ function byMessage(database: IndexDatabase, rows: readonly FailureRow[], retried
 
 /** The longest part of the message that does not change. */
 function failureFilter({ failure, boundary, message }: FailureRow): string {
-  const fixed = message.slice(0, 500).split(/0x[0-9a-f]+|[0-9a-f]{8,}|\d+(?:\.\d+)?/i);
-  const longest = fixed.reduce((best, part) => (part.trim().length > best.length ? part.trim() : best), "");
+  const longest = partsOf(message).reduce((best, part) => (part.trim().length > best.length ? part.trim() : best), "");
   const words = longest === "" ? "" : ` and message~"${longest.replaceAll(/["\\]/g, "\\$&")}"`;
   return `failure=${failure} and boundary=${boundary}${words}`;
 }
