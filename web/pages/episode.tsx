@@ -6,8 +6,7 @@ import { Advantage, Choice, Link, Pending, Reward, Text } from "../parts/basics.
 import { count, duration, short } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
 import { VirtualList } from "../parts/virtual.tsx";
-import { address, go, parameter, setParameters } from "../state/address.ts";
-import { embedded } from "../state/embedded.ts";
+import { address, embedded, go, parameter, setParameters } from "../state/address.ts";
 import { answerTo, useAnswer } from "../state/fetch.ts";
 import { useKeys } from "../state/keys.ts";
 import { listParameters, tabAddress } from "../state/place.ts";

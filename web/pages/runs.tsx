@@ -4,9 +4,8 @@ import type { RunSummary } from "../../src/view/queries/run.ts";
 import { Empty, Link, Pending, Reward, StateBadge } from "../parts/basics.tsx";
 import { ago, atTime, short, toNumber } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
-import { address, go, href, parameter, setParameters } from "../state/address.ts";
+import { address, embedded, go, href, parameter, setParameters } from "../state/address.ts";
 import { now } from "../state/clock.ts";
-import { embedded } from "../state/embedded.ts";
 import { useAnswer } from "../state/fetch.ts";
 
 export function Runs() {

@@ -1,8 +1,7 @@
 /** The filter of episodes, in the same language as in the terminal. */
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../../src/view/server/app.ts";
-import { parameter, setParameters } from "../state/address.ts";
-import { embedded } from "../state/embedded.ts";
+import { embedded, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
 import { Pending } from "./basics.tsx";
 import { printable } from "./printable.ts";

@@ -1,9 +1,10 @@
 /** Caches the answers of the API, and fetches them again when the run has changed. */
+
 import { type Signal, signal } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import type { ApiError } from "../../src/view/server/app.ts";
 import type { Answer, Query, Route } from "../../src/view/server/routes.ts";
-import { embedded } from "./embedded.ts";
+import { embedded } from "./address.ts";
 
 export interface Loaded<T> {
   data?: T;
@@ -22,7 +23,7 @@ const maxHidden = 60;
 const entries = new Map<string, Entry>();
 
 /** The address of a route, e.g. `apiPath("/api/runs/:run/groups", { run: "toy", step: "12" })`. */
-export function apiPath<R extends Route>(route: R, values: Query<R>): string {
+function apiPath<R extends Route>(route: R, values: Query<R>): string {
   const left: Record<string, string | undefined> = { ...values };
   const base = route.replace(/:(\w+)/g, (_, name: string) => {
     const value = left[name] ?? "";

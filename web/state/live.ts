@@ -1,8 +1,7 @@
 /** Handles the viewer's events: a new step, a new run, a script that opens a view. */
 import { computed, effect, signal } from "@preact/signals";
 import type { ServerEvents } from "../../src/view/server/live.ts";
-import { go, path } from "./address.ts";
-import { embedded } from "./embedded.ts";
+import { embedded, go, path } from "./address.ts";
 import { refresh } from "./fetch.ts";
 
 export const connection = signal<"connected" | "lost" | "offline">(embedded ? "offline" : "connected");

@@ -7,7 +7,8 @@ import { type ClientName, sidecarLogger } from "../../tracking/loggers/sidecar-l
 import { tensorboardSubscriber } from "../../tracking/loggers/tensorboard.ts";
 import { plotsSubscriber } from "../../tracking/plots/plots.ts";
 import { openPng } from "../../tracking/plots/png.ts";
-import { type RunFolder, runFilesSubscriber } from "../../tracking/run-folder/run-folder.ts";
+import { runFilesSubscriber } from "../../tracking/run-folder/run-files.ts";
+import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
 import type { Waiting } from "../rollouts/rollouts.ts";
 
 export interface LoggerContext {

@@ -1,8 +1,7 @@
 /** Adds events.jsonl to a run's index: the times of rollouts and phases, notes, and the state of the run. */
 import { eventOf, type JournalEvent, journalName, readJournalLine } from "../../tracking/run-folder/journal.ts";
-import { cutText, stored } from "./episode-rows.ts";
 import { followLines } from "./follow-lines.ts";
-import { type IndexDatabase, readState, writeState } from "./open-database.ts";
+import { cutText, type IndexDatabase, readState, stored, writeState } from "./open-database.ts";
 
 /** The state of the run according to the journal so far. */
 export interface JournalState {

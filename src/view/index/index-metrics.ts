@@ -1,8 +1,7 @@
 /** Adds metrics.jsonl to a run's index. */
 import { type MetricsLine, metricsFile, readMetricsLine } from "../../tracking/run-folder/metrics-file.ts";
-import { stored } from "./episode-rows.ts";
 import { followLines } from "./follow-lines.ts";
-import type { IndexDatabase } from "./open-database.ts";
+import { type IndexDatabase, stored } from "./open-database.ts";
 
 /** All curves are read at once, with a value for each step. */
 const maxNames = 5000;

@@ -1,4 +1,4 @@
-/** The file of a run's index, in the user's cache: the run folder is never written to. */
+/** A run's index: its file in the user's cache (the run folder is never written to), its tables, and what it stores as JSON. */
 import { createHash } from "node:crypto";
 import {
   accessSync,
@@ -101,6 +101,16 @@ export function removeUnused(cache: string, now = Date.now()): void {
     if (age > unusedDays * 86_400_000) removeDatabase(file);
   }
 }
+
+/** SQLite has no NaN: it is stored as text, as in JSON. */
+export type StoredNumber = number | string | null;
+
+export const stored = (value: number | null | undefined): StoredNumber =>
+  value === null || value === undefined ? null : Number.isFinite(value) ? value : String(value);
+
+const maxTextLength = 10_000;
+/** Lists show many messages, so each has a limit. */
+export const cutText = (text: string) => (text.length > maxTextLength ? `${text.slice(0, maxTextLength)}...` : text);
 
 // Small values: how far each file is read, and what the journal says about the run.
 

@@ -1,6 +1,6 @@
 /** Rows of episodes from the index. */
 import { type Condition, filterCondition } from "../filter/to-sql.ts";
-import type { EpisodeColumns, TrajectoryColumns } from "../index/episode-rows.ts";
+import type { EpisodeColumns, TrajectoryColumns } from "../index/index-episodes.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
 import { fromStored, optional } from "./json.ts";
 import { type Given, type Kind, oneOf, wholeNumberOf } from "./parameters.ts";
