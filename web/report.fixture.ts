@@ -1,5 +1,4 @@
 /** The answers of a small run whose texts try everything: what an exported report contains, for tests of the page. */
-
 import type { Episode, Message, Turn } from "../src/view/queries/episode.ts";
 import type { EpisodeRow } from "../src/view/queries/episode-list.ts";
 import type { RunSummary } from "../src/view/queries/run.ts";

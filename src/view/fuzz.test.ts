@@ -14,6 +14,7 @@ import { png } from "../images/pictures.fixture.ts";
 import { deriveSeed, uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { openJournal } from "../tracking/run-folder/journal.ts";
+import { originsFile } from "../tracking/run-folder/run-folder.ts";
 import { damageRun } from "./damage-run.fixture.ts";
 import { generateRun } from "./generate-run.fixture.ts";
 import { databaseFile, removeDatabase } from "./index/open-database.ts";
@@ -40,6 +41,7 @@ beforeAll(async () => {
   const image = folderStore(join(whole, mediaFolder)).add(png(20, 28));
   ({ hash } = image);
   generateRun(whole, { steps: 2, tasks: 2, rollouts: 2, tokens: 6, images: [image] });
+  writeFileSync(join(whole, originsFile), '{"model.name": "script"}\n');
   await writeJournal();
   mkdirSync(join(whole, "tokenizer"));
   for (const name of ["tokenizer.json", "tokenizer_config.json"]) {

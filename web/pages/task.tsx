@@ -1,5 +1,4 @@
 /** The same task at two steps of a run, with a comparison of the replies. */
-
 import type { Episode } from "../../src/view/queries/episode.ts";
 import type { EpisodeRow } from "../../src/view/queries/episode-list.ts";
 import type { TaskHistory } from "../../src/view/queries/groups.ts";

@@ -1,5 +1,4 @@
 /** The settings of all charts of a page: smoothing, the horizontal axis, and its range. */
-
 import { setParameters } from "../state/address.ts";
 import { type AxisName, axis, axisNames, maxSmooth, setZoom, smoothing, zoom } from "../state/chart-settings.ts";
 import { Choice } from "./basics.tsx";

@@ -1,5 +1,4 @@
 /** Caches the answers of the API, and fetches them again when the run has changed. */
-
 import { type Signal, signal } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import type { ApiError } from "../../src/view/server/app.ts";
@@ -37,9 +36,8 @@ function apiPath<R extends Route>(route: R, values: Query<R>): string {
 }
 
 /** The answer of a route; reading it in a component draws the component again when it changes. */
-export const answerTo = <R extends Route>(route: R, values: Query<R>) => answerAt<Answer<R>>(apiPath(route, values));
-
-function answerAt<T>(path: string): Loaded<T> {
+export function answerTo<R extends Route>(route: R, values: Query<R>): Loaded<Answer<R>> {
+  const path = apiPath(route, values);
   let entry = entries.get(path);
   if (entry === undefined) {
     entry = newEntry();
@@ -47,7 +45,7 @@ function answerAt<T>(path: string): Loaded<T> {
     void load(path, entry);
     dropOld();
   }
-  return entry.loaded.value as Loaded<T>;
+  return entry.loaded.value as Loaded<Answer<R>>;
 }
 
 /** The answer of a route. While another path loads, the previous data is shown and marked as stale. */

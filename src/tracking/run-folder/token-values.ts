@@ -1,5 +1,4 @@
 /** Values of tokens in an episode's file: a number if all are equal, else little-endian 32-bit floats in base64. */
-
 import type { Trajectory } from "../../trajectories/types.ts";
 
 export type PackedValues = number | string;

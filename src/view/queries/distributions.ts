@@ -67,8 +67,8 @@ export function binEdges(low: number, high: number): number[] {
 }
 
 /** Limits the work beside a run: evenly spread episodes, until this many bytes are read. */
-const max = { episodes: 64, bytes: 8 * 1024 * 1024 };
-/** Has no divisor in common with `max.episodes`, so that each is taken once and the first few are spread, too. */
+const maxSampled = { episodes: 64, bytes: 8 * 1024 * 1024 };
+/** Has no divisor in common with `maxSampled.episodes`, so that each is taken once and the first few are spread, too. */
 const stride = 37;
 
 /**
@@ -88,8 +88,8 @@ export function tokenScales(database: IndexDatabase, folder: string) {
   );
   const read = new Set<string>();
   let bytes = 0;
-  for (let count = 0; count < max.episodes && bytes < max.bytes; count++) {
-    const share = ((count * stride) % max.episodes) / (max.episodes - 1);
+  for (let count = 0; count < maxSampled.episodes && bytes < maxSampled.bytes; count++) {
+    const share = ((count * stride) % maxSampled.episodes) / (maxSampled.episodes - 1);
     const found = at.get([Math.round(first + share * (last - first))]) as { key: string; length: number } | undefined;
     if (found === undefined || read.has(found.key)) continue;
     read.add(found.key);
