@@ -170,7 +170,7 @@ async function open(
     for (const { metrics } of folder.history()) health(metrics);
     if (discarded > 0) warn(`${discarded} lines of metrics after the checkpoint were moved to metrics.discarded.jsonl`);
     folder.keepTokenizer(engine.model.directory);
-    folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }));
+    folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }), composed.origins);
   }
   begun = true;
   if (folder) options.onBegin?.(folder.path);

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { lengthsSvg } from "./length-plot.ts";
+import { lengthsSvg } from "./svg-plots.ts";
 
 const heights = (svg: string, color: string) =>
   [...svg.matchAll(new RegExp(`height="([\\d.]+)" fill="${color}"`, "g"))].map(([, height]) => Number(height));

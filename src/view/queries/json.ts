@@ -1,6 +1,12 @@
-/** Numbers of the index and of run folders, as the API sends them. */
-import type { JsonNumber } from "../api.ts";
+/** Values as the API sends them. */
 
+/** JSON has no NaN and no infinities. */
+export type JsonNumber = number | "NaN" | "Infinity" | "-Infinity";
+
+/** Fields that an answer may lack: JSON leaves out what is undefined. */
+export const optional = <Fields extends object>(fields: Fields): Partial<Fields> => fields;
+
+/** A number of the index. */
 export const fromStored = (value: number | string | null | undefined): JsonNumber | null =>
   (value ?? null) as JsonNumber | null;
 

@@ -1,8 +1,7 @@
-/** Curves of reward, reply length and entropy by step, as SVG. */
+/** Plots as SVG: curves of reward, reply length and entropy by step, and histograms of reply lengths. */
 import type { Metrics } from "../events.ts";
 import { formatNumber } from "../numbers.ts";
 import { stepSummary } from "../step-summary.ts";
-import { plotArea, svg, svgLabel, svgRule } from "./svg.ts";
 
 interface Point {
   step: number;
@@ -77,3 +76,67 @@ export function curveSvg(title: string, points: readonly Point[]): string {
     svgLabel(right, bottom + 18, String(last), "middle"),
   ]);
 }
+
+const maxBars = 32;
+
+/**
+ * The distribution of reply lengths in tokens.
+ *
+ * @param lengths tokens of each reply
+ * @param limit the longest reply allowed; replies of that length are drawn in red
+ */
+export function lengthsSvg(step: number, lengths: readonly number[], limit: number): string {
+  const { left, right, top, bottom } = plotArea;
+  const longest = lengths.reduce((max, length) => Math.max(max, length), 1);
+  const tokensPerBar = Math.max(1, Math.ceil(longest / maxBars));
+  const bars = Array.from({ length: Math.ceil((longest + 1) / tokensPerBar) }, () => ({ all: 0, atLimit: 0 }));
+  for (const length of lengths) {
+    const bar = bars[Math.floor(length / tokensPerBar)];
+    if (bar === undefined) continue;
+    bar.all++;
+    if (length >= limit) bar.atLimit++;
+  }
+  const highest = bars.reduce((max, { all }) => Math.max(max, all), 1);
+  const width = (right - left) / bars.length;
+  const draw = (index: number, count: number, color: string) => {
+    const height = (count / highest) * (bottom - top);
+    const position = `x="${(left + index * width).toFixed(1)}" y="${(bottom - height).toFixed(1)}"`;
+    const size = `width="${Math.max(1, width - 1).toFixed(1)}" height="${height.toFixed(1)}"`;
+    return `<rect ${position} ${size} fill="${color}"/>`;
+  };
+  const limited = bars.reduce((sum, { atLimit }) => sum + atLimit, 0);
+  const cut = limited > 0 ? `, ${limited} at the limit of ${limit}` : "";
+  return svg(`step ${step}: tokens of ${lengths.length} replies${cut}`, [
+    ...bars.map(({ all }, index) => draw(index, all, "#4878a8")),
+    ...bars.flatMap(({ atLimit }, index) => (atLimit > 0 ? [draw(index, atLimit, "#c0392b")] : [])),
+    svgRule(bottom, "#333"),
+    svgLabel(left, bottom + 16, "0", "middle"),
+    svgLabel(right, bottom + 16, String(bars.length * tokensPerBar), "end"),
+    svgLabel(left - 6, top + 10, String(highest), "end"),
+  ]);
+}
+
+/** All plots have the same frame: size, background and axis labels. */
+const plotSize = { width: 640, height: 240 };
+
+/** The edges of the area inside the axes. */
+const plotArea = { left: 56, right: plotSize.width - 12, top: 30, bottom: plotSize.height - 34 };
+
+/** @param parts SVG elements */
+function svg(title: string, parts: readonly string[]): string {
+  const { width, height } = plotSize;
+  return [
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" font-family="sans-serif" font-size="12" fill="#333">`,
+    `<rect width="${width}" height="${height}" fill="white"/>`,
+    svgLabel(plotArea.left, 18, title, "start"),
+    ...parts,
+    "</svg>\n",
+  ].join("\n");
+}
+
+const svgLabel = (x: number, y: number, text: string, anchor: "start" | "middle" | "end") =>
+  `<text x="${x}" y="${y.toFixed(1)}" text-anchor="${anchor}">${text}</text>`;
+
+/** A horizontal line across the plot. */
+const svgRule = (y: number, color: string) =>
+  `<line x1="${plotArea.left}" y1="${y.toFixed(1)}" x2="${plotArea.right}" y2="${y.toFixed(1)}" stroke="${color}"/>`;
