@@ -17,7 +17,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "sandbox"))
 import check_program  # noqa: E402
 import serve_program  # noqa: E402
-import stand_ins  # noqa: E402
+import proxies  # noqa: E402
 
 # In a check, C is the call and E the expected value, which no program can guess.
 CHECKS = {
@@ -73,7 +73,7 @@ USUAL = ["True", "0", "3", "iter([])", "a[0] if a else 0", "set()", "False", "1 
 DUNDERS = """eq ne lt le gt ge hash bool len iter next contains getitem reversed str repr format int float complex index abs neg pos invert round trunc
 add sub mul matmul truediv floordiv mod divmod pow and or xor lshift rshift radd rsub rmul rtruediv rfloordiv rmod rpow rand ror rxor iadd isub
 call getattr getattribute missing length_hint instancecheck subclasscheck bytes reduce reduce_ex copy deepcopy fspath await aiter enter exit""".split()
-NAMES = ["__%s__" % name for name in DUNDERS] * 2 + sorted(name for name in stand_ins.PLAIN_NAMES if not name.startswith("__"))
+NAMES = ["__%s__" % name for name in DUNDERS] * 2 + sorted(name for name in proxies.PLAIN_NAMES if not name.startswith("__"))
 SIGNS = {" - ": "__sub__", " in ": "__contains__", " == ": "__eq__", " & ": "__and__", " ^ ": "__xor__", " | ": "__or__", " < ": "__lt__"}
 SIGNS.update({" <= ": "__le__", " >= ": "__ge__", "[": "__getitem__", "len(": "__len__", "for ": "__iter__", " + ": "__add__", "not ": "__bool__"})
 BASES = [""] * 12 + ["int", "float", "str", "list", "dict", "set", "tuple", "frozenset", "complex", "bytes"]
@@ -113,7 +113,7 @@ def members(pick, few, likely):
 
 def forged_program(random_, value, test):
     check = test.split("assert", 1)[-1]
-    likely = [name for name in stand_ins.PLAIN_NAMES if "." + name in check] * 3
+    likely = [name for name in proxies.PLAIN_NAMES if "." + name in check] * 3
     likely = sorted(likely) + [name for sign, name in SIGNS.items() if sign in check] or NAMES
     pick, base = random_.choice, random_.choice(BASES)
     meta = pick(["", "", "metaclass=Meta"])
@@ -150,7 +150,7 @@ class TimeUp(BaseException):
 
 
 def on_time_up(*_more):
-    stand_ins.session.wrong = "time"
+    proxies.session.wrong = "time"
     raise TimeUp
 
 
@@ -172,7 +172,7 @@ def verdict(program, test):
         exec(program, names)
     except BaseException:
         return None  # no class
-    stand_ins.begin(exchange_with(serve_program.Server(names)))
+    proxies.begin(exchange_with(serve_program.Server(names)))
     # An iterator without end is ended by the sandbox's time limit.
     # Of processor time, because other programs may use the machine.
     signal.setitimer(signal.ITIMER_PROF, 1, 0.2)

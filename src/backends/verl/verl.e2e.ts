@@ -1,10 +1,9 @@
 /**
  * verl's workers on a Ray cluster of this machine: two FSDP2 ranks on the CPU, compared with the local engine. Rollout
- * servers, one for each rank, sample in verl's own way; they are the small ones of worker/tests/verl.
+ * servers, one for each rank, sample in verl's own way; they are the small ones of worker/hone_on_cpu.
  */
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
 import type { CallParams } from "../../agents/types.ts";
@@ -68,9 +67,8 @@ beforeAll(async () => {
     "actor_rollout_ref.actor.optim.lr=1e-3",
     "actor_rollout_ref.rollout.name=small",
     "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-    "actor_rollout_ref.model.external_lib=small_rollout",
+    "actor_rollout_ref.model.external_lib=hone_on_cpu.small_rollout",
   ];
-  vi.stubEnv("PYTHONPATH", fileURLToPath(new URL("../../../worker/tests/verl", import.meta.url)));
   const options = verlEngineOptions(composeConfig({ overrides }), 2, {
     logFile: join(root, "driver.log"),
     warn: (text) => warnings.push(text),

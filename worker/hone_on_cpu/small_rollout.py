@@ -1,6 +1,6 @@
 """The lightest rollout of verl's interface: transformers in a Ray actor, behind the routes of vLLM that Hone uses.
 
-    actor_rollout_ref.model.external_lib=small_rollout actor_rollout_ref.rollout.name=small
+    actor_rollout_ref.model.external_lib=hone_on_cpu.small_rollout actor_rollout_ref.rollout.name=small
 
 Tests run the driver's path to rollout servers with it where there is no GPU. It samples at a temperature and greedily;
 filters and stop strings are refused."""

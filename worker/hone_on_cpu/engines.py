@@ -1,21 +1,17 @@
-"""verl's FSDP2 engines registered for a CPU. Importing this module registers them; `import verl` must have finished."""
+"""verl's FSDP2 engines for a CPU. verl imports this module after `platform`, at the end of `import verl`
+(VERL_USE_EXTERNAL_MODULES)."""
 
+from functools import partial
 from typing import Any
 
 import torch
+import verl.utils.distributed
 import verl.utils.model
+from hone_verl.engine_images import ReadsImages
 from torch.distributed.fsdp import CPUOffloadPolicy
 from transformers import AutoModelForTokenClassification
-from verl.utils.distributed import initialize_global_process_group_ray
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
-
-from .engine_images import ReadsImages
-
-
-def start_gloo() -> None:
-    """Starts the process group. verl's own default names the backend of the CPU twice, which torch refuses."""
-    initialize_global_process_group_ray(backend="cpu:gloo")
 
 
 def _unpinned(pin_memory: bool) -> CPUOffloadPolicy:
@@ -32,7 +28,11 @@ def _load_value_model(local_path: str, torch_dtype: Any, model_config: Any, trus
     )
 
 
-# verl's engines have no setting for these: a reference pins memory, and a value model uses flash_attention_2.
+# verl has no setting for these: its process group names the backend of the CPU twice, which torch refuses, a reference
+# pins memory, and a value model uses flash_attention_2.
+verl.utils.distributed.initialize_global_process_group_ray = partial(
+    verl.utils.distributed.initialize_global_process_group_ray, backend="cpu:gloo"
+)
 transformer_impl.CPUOffloadPolicy = _unpinned
 verl.utils.model.load_valuehead_model = _load_value_model
 
