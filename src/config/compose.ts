@@ -3,12 +3,11 @@
  * schema defaults < config/*.yaml < a front end's presets < the script's config < YAML files < its flags < overrides
  * in Hydra's syntax. Then keys with two names are synchronized, references are resolved, and every value is checked.
  */
+import { backendSettings } from "./compose/backends.ts";
 import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./compose/check.ts";
-import { defaultsTree } from "./compose/defaults-tree.ts";
 import { mistakesError } from "./compose/mistakes.ts";
 import { type CompositionPlan, type ConfigRequest, planComposition } from "./compose/plan-composition.ts";
-import { settle } from "./compose/settle.ts";
-import { withoutVerlDefaults } from "./compose/sync/without-verl-defaults.ts";
+import { applyRules } from "./compose/sync/sync.ts";
 import { configKeys, configSections, openSectionOf } from "./describe.ts";
 import { composeHydra, type HydraComposition } from "./hydra/compose-hydra.ts";
 import { resolveTree } from "./hydra/resolve.ts";
@@ -66,14 +65,15 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
   const { plan, composed } = compose(sources, mistakes);
   const tree = copyTree(composed.tree);
   takeRunFolder(tree, composed.hydra, mistakes);
-  const warnings = settle(tree, plan.backend, plan.deleted, composed.resolvers);
+  const { rules, withoutOwnDefaults } = backendSettings[plan.backend];
+  const warnings = applyRules(tree, rules, plan.deleted, composed.resolvers);
   const environment = recordReads(process.env);
   const resolved = resolveTree(tree, { ...composed.resolvers, environment: environment.values });
   const { settings, origins, missing } = checkResolved(resolved.tree, plan.original, mistakes);
   restoreDeleted(settings, plan);
   if (mistakes.length > 0) throw mistakesError(mistakes, hintFor(mistakes));
   const { tree: masked, masks } = withoutSecrets(resolved.tree, tree, environment.read);
-  const stored = plan.backend === "verl" ? withoutVerlDefaults(masked, origins) : masked;
+  const stored = withoutOwnDefaults?.(masked, origins) ?? masked;
   return {
     // Every key is present and has passed its own check, so parsing the whole again is unnecessary.
     config: toTree(settings) as unknown as Config,
@@ -104,7 +104,7 @@ function compose(sources: ConfigSources, mistakes: Mistake[]): { plan: Compositi
   checkOverrides(plan.overrides, plan.backend, mistakes);
   if (mistakes.length > 0) throw mistakesError(mistakes, hintFor(mistakes));
 
-  return { plan, composed: composeHydra({ ...plan.request, base: defaultsTree(), layers, isFree }) };
+  return { plan, composed: composeHydra({ ...plan.request, layers }) };
 }
 
 /** From the lowest priority to the highest. */
@@ -211,23 +211,11 @@ function checkResolved(tree: MapNode, original: ReadonlyMap<string, string>, mis
   return checked;
 }
 
-/** Keys that contain the user's own keys, such as `rllm.algorithm.loss_fn_map`. */
-const freeKeys = [...configKeys.values()]
-  .filter((known) => typeof known.default === "object" && known.default !== null && !Array.isArray(known.default))
-  .map(({ key }) => key);
-
-const isFree = (key: string) => freeKeys.some((free) => key === free || key.startsWith(`${free}.`));
-
 /** Gives deleted keys the backend's shipped default: they are missing in the tree, but Hone reads them. */
 function restoreDeleted(settings: Map<string, unknown>, { backend, request }: CompositionPlan): void {
   const deleted = [...configKeys.keys()].filter((key) => !settings.has(key));
   if (deleted.length === 0) return;
-  const shipped = composeHydra({
-    ...request,
-    base: defaultsTree(),
-    layers: [],
-    overrides: [`rllm/backend=${backend}`],
-  });
+  const shipped = composeHydra({ ...request, overrides: [`rllm/backend=${backend}`] });
   const { tree } = resolveTree(shipped.tree, shipped.resolvers);
   for (const key of deleted) {
     const node = nodeOf(tree, key);

@@ -5,14 +5,13 @@ import { configKeys, configSections, type KeyDescription, openSections } from ".
 import { isMistake, type Override } from "../hydra/parse-override.ts";
 import { elementToNode, isSweep } from "../hydra/value.ts";
 import type { Backend } from "../schema/about.ts";
-import { verlSections } from "../schema/verl.ts";
 import { type MapNode, type Mistake, type Node, plain } from "../tree/node.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
 import { putNode } from "../tree/tree.ts";
 import { positionText } from "../yaml/read-yaml.ts";
 import { backendSettings } from "./backends.ts";
-import { fieldName } from "./field-names.ts";
-import { didYouMean, suggestOptions } from "./suggest.ts";
+import { didYouMean, fieldName, suggestOptions } from "./suggest.ts";
+import { verlSections } from "./sync/verl-keys.ts";
 
 /** Collects the mistakes in a file or a script. Keys in verl's own sections are checked against verl's tree instead. */
 export function checkLayer(layer: MapNode, backend: Backend, mistakes: Mistake[]): void {

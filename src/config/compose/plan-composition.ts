@@ -5,10 +5,10 @@ import type { HydraRequest } from "../hydra/compose-hydra.ts";
 import { isMistake, type Override, parseOverride } from "../hydra/parse-override.ts";
 import { type Backend, backends } from "../schema/about.ts";
 import type { ConfigInput } from "../schema.ts";
-import { type MapNode, type Mistake, plain } from "../tree/node.ts";
+import { type MapNode, type Mistake, nodeFromObject, plain } from "../tree/node.ts";
 import type { Origin } from "../tree/origin.ts";
 import { shippedFolder } from "../tree/shipped.ts";
-import { nodeOf } from "../tree/tree.ts";
+import { nodeOf, putNode } from "../tree/tree.ts";
 import { backendSettings } from "./backends.ts";
 
 export interface ConfigRequest {
@@ -65,6 +65,8 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
         backendSettings[backend].ownTree?.() ?? [],
       ].flat(),
       configName: sources.configName ?? "unified",
+      base: defaultsTree(),
+      isFree,
       overrides: texts,
     },
     overrides,
@@ -76,6 +78,27 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
     original,
   };
 }
+
+let cachedDefaults: MapNode | undefined;
+
+/** The schema's defaults as a tree, the lowest layer of the composition. Not to be changed. */
+function defaultsTree(): MapNode {
+  if (cachedDefaults !== undefined) return cachedDefaults;
+  const origin = { kind: "default" } as const;
+  const tree: MapNode = { kind: "map", origin, entries: [] };
+  for (const { key, default: value, about } of configKeys.values()) {
+    putNode(tree, key, nodeFromObject(about.written ?? value, origin));
+  }
+  cachedDefaults = tree;
+  return tree;
+}
+
+/** Keys that contain the user's own keys, such as `rllm.algorithm.loss_fn_map`. */
+const freeKeys = [...configKeys.values()]
+  .filter((known) => typeof known.default === "object" && known.default !== null && !Array.isArray(known.default))
+  .map(({ key }) => key);
+
+const isFree = (key: string) => freeKeys.some((free) => key === free || key.startsWith(`${free}.`));
 
 function textOf(override: Override | undefined): string | undefined {
   const value = override?.value;
