@@ -4,15 +4,14 @@ import { sharedKeys } from "../../../src/config/compose/sync/shared-keys.ts";
 import { currentVerlNames, verlNames, verlTypes } from "../../../src/config/compose/sync/verl-keys.ts";
 import { type ComposedConfig, composeConfig } from "../../../src/config/compose.ts";
 import { configKeys, describeKey, type KeyDescription } from "../../../src/config/describe.ts";
-import { type FlagName, flagSections } from "../../../src/config/lightrft/flags.ts";
-import { flagDescriptions, isSwitch } from "../../../src/config/lightrft/parse-flags.ts";
+import { flagTable, keysOf } from "../../../src/config/lightrft/flags.ts";
+import { flagDescriptions, isRequired, isSwitch } from "../../../src/config/lightrft/parse-flags.ts";
 import { backends } from "../../../src/config/schema/about.ts";
 import { shippedFolder } from "../../../src/config/tree/shipped.ts";
 import { valueAt } from "../../../src/config/tree/value-at.ts";
 import { supportingBackends } from "../../../src/support/effect.ts";
 import { localEngine } from "../../../src/support/rules/conditions.ts";
 import { sharedRules } from "../../../src/support/rules/index.ts";
-import { flagEffect } from "./flag-effect.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
 
@@ -169,17 +168,18 @@ because Hone's trainer, a vLLM server and the experiment's script replace these 
 
 function lightRftPage(): string {
   const composed = composeConfig();
-  const parts = Object.entries(flagSections).map(([section, flags]) => {
-    const rows = (Object.keys(flags) as FlagName[]).map((name) => {
+  const starts = flagTable.flatMap(([, { section }], index) => (section === undefined ? [] : [{ section, index }]));
+  const parts = starts.map(({ section, index }, number) => {
+    const rows = flagTable.slice(index, starts[number + 1]?.index).map(([name, { noEffect }]) => {
       const known = flagDescriptions.get(name)!;
       const type = isSwitch(known) ? "switch" : known.type;
-      const fallback = known.about.written ?? JSON.stringify(known.default ?? null);
-      const { keys, noEffect } = flagEffect(name);
+      const fallback = isRequired(known) ? "required" : JSON.stringify(known.default);
+      const keys = keysOf(name);
       const settings = keys.map((key) => configKeys.get(key)!);
       const meaning = [
         known.description,
         known.about.note && `*${known.about.note}*`,
-        noEffect && `No effect: ${noEffect}.`,
+        typeof noEffect === "string" && `No effect: ${noEffect}.`,
       ];
       // LightRFT's runs are local, and a flag meets the conditions that name its own keys.
       const isMet = (condition: string) => isLocal(condition) || keys.some((key) => condition.includes(key));

@@ -2,6 +2,7 @@
 import { nameDistance, nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
 import { configKeys, configSections } from "../describe.ts";
+import { flagTable } from "../lightrft/flags.ts";
 import { verlNames } from "./sync/verl-keys.ts";
 
 const leafOf = (key: string) => key.slice(key.lastIndexOf(".") + 1);
@@ -138,14 +139,7 @@ const systems: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     ring_attn_size: "local.sequence_parallel",
     save_path: "rllm.trainer.run_dir",
   },
-  LightRFT: {
-    clip_range: "rllm.algorithm.eps_clip",
-    clip_range_higher: "rllm.algorithm.eps_clip_high",
-    sp_size: "local.sequence_parallel",
-    engine_type: "local.sampler.type",
-    engine_tp_size: "local.sampler.tensor_parallel",
-    engine_mem_util: "local.sampler.memory_share",
-  },
+  LightRFT: { ...renamedFlags(), engine_type: "local.sampler.type" },
   "the Tinker cookbook": {
     model_name: "model.name",
     groups_per_batch: "data.train_batch_size",
@@ -167,6 +161,14 @@ const systems: Readonly<Record<string, Readonly<Record<string, string>>>> = {
     "actor_rollout_ref.actor.ppo_mini_batch_size": "training.num_minibatches, the optimizer steps per batch",
   },
 };
+
+/** LightRFT's flags whose value a key of another name gets. */
+function renamedFlags(): Record<string, string> {
+  const renamed = flagTable.flatMap(([flag, { sets }]) =>
+    typeof sets === "string" && leafOf(sets) !== flag ? [[flag, sets]] : [],
+  );
+  return Object.fromEntries(renamed);
+}
 
 /** The names of the table, for tests. */
 export const fieldNames: readonly (readonly [theirs: string, ours: string])[] = Object.values(systems).flatMap(
