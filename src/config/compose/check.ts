@@ -4,8 +4,9 @@ import { own } from "../../own.ts";
 import { configKeys, configSections, type KeyDescription, openSections } from "../describe.ts";
 import { isMistake, type Override } from "../hydra/parse-override.ts";
 import { elementToNode, isSweep } from "../hydra/value.ts";
+import type { Mistake } from "../mistakes.ts";
 import { type Backend, backends } from "../schema/about.ts";
-import { type MapNode, type Mistake, type Node, plain } from "../tree/node.ts";
+import { type MapNode, type Node, plain } from "../tree/node.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
 import { putNode } from "../tree/tree.ts";
 import { positionText } from "../yaml/read-yaml.ts";
@@ -25,7 +26,7 @@ export function checkOverrides(
 ): void {
   for (const one of overrides) {
     if (isMistake(one)) mistakes.push(one);
-    // hydra-settings.ts checks Hydra's own settings.
+    // Hydra's composition checks its own settings.
     else if (!/[/]|^hydra\./.test(one.key) && one.package === undefined && !isSweep(one.value)) {
       checkOverride(one, { backend, mistakes, adds: one.kind === "force-add" || one.kind === "add" });
     }

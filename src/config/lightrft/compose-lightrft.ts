@@ -1,8 +1,8 @@
 /** Composes the configuration from a LightRFT command line. */
 
-import { mistakesError } from "../compose/mistakes.ts";
 import { type ComposedConfig, type ConfigSources, composeConfig } from "../compose.ts";
-import { type MapNode, type Mistake, nodeFromObject } from "../tree/node.ts";
+import { type Mistake, mistakesError } from "../mistakes.ts";
+import { type MapNode, nodeFromObject } from "../tree/node.ts";
 import type { Origin } from "../tree/origin.ts";
 import { putNode } from "../tree/tree.ts";
 import { type ConfigWarning, warningLine } from "../warnings.ts";

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import type { Mistake } from "../tree/node.ts";
+import type { Mistake } from "../mistakes.ts";
 import { flagDescriptions, parseFlags, spellings } from "./parse-flags.ts";
 
 const least = ["--pretrain", "m", "--train_batch_size", "8", "--rollout_batch_size", "4"];

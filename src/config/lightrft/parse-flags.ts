@@ -1,9 +1,10 @@
 /** Parses a LightRFT command line to typed values, like LightRFT's own parser. */
+
 import { z } from "zod";
 import { nearest } from "../../nearest.ts";
 import { checkValue } from "../compose/check.ts";
 import { describeKey, type KeyDescription } from "../describe.ts";
-import type { Mistake } from "../tree/node.ts";
+import type { Mistake } from "../mistakes.ts";
 import { oneLine } from "../tree/origin.ts";
 import { type FlagName, type FlagValues, flagTable } from "./flags.ts";
 
