@@ -35,7 +35,7 @@ export interface HydraRequest {
 }
 
 /** The `hydra` section: the settings that Hone supports. All others are refused. */
-export interface HydraSettings {
+interface HydraSettings {
   /** `hydra.mode=MULTIRUN` is `--multirun`. */
   multirun: boolean;
   /** `hydra.run.dir`: the run's folder. */

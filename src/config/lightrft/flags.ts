@@ -49,7 +49,7 @@ function defineFlags<Types extends Readonly<Record<string, z.ZodType>>>(
   return flags;
 }
 
-export const flags = defineFlags({
+const flags = defineFlags({
   pretrain: {
     section: "Model",
     type: text.describe("Model and tokenizer: a directory, a hub id, a .gguf file or an alias."),
