@@ -33,12 +33,12 @@ interface VerlKey {
   type?: z.ZodType;
 }
 
-const older = (native: string, common: string, type?: z.ZodType): VerlKey => ({
+const older = (native: string, common: string, type: z.ZodType): VerlKey => ({
   native,
   common,
   same: "older",
   rule: sameValue([native, common], true),
-  ...(type && { type }),
+  type,
 });
 
 const current = (native: string, common: string): VerlKey => ({
