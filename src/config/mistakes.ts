@@ -1,7 +1,12 @@
-/** Combines all mistakes into a single error. */
-import { UserError } from "../../errors.ts";
-import { maskOverride } from "../secrets/mask-override.ts";
-import type { Mistake } from "../tree/node.ts";
+/** Mistakes in the user's input, collected so that one error names them all. */
+import { UserError } from "../errors.ts";
+import { maskOverride } from "./secrets/without-secrets.ts";
+
+/** `where`: `"gpu.yaml:3:5"` or the flag verbatim. */
+export interface Mistake {
+  where: string;
+  message: string;
+}
 
 const maxShown = 30;
 

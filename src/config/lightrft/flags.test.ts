@@ -1,6 +1,8 @@
 import { describe, expect, it } from "vitest";
 import { UserError } from "../../errors.ts";
+import { configKeys } from "../describe.ts";
 import { readLightRft } from "./compose-lightrft.ts";
+import { flagTable, keysOf } from "./flags.ts";
 
 const least = ["--pretrain", "m", "--save_path", "runs/x"];
 
@@ -55,4 +57,14 @@ describe("the documented rules", () => {
     const args = [...least, "--train_batch_size", "4", "--rollout_batch_size", "4"];
     expect(() => readLightRft(args, { environment: {}, strict: true })).toThrow("16 samples in 4 optimizer steps");
   });
+});
+
+describe("the table of flags", () => {
+  it.each(flagTable)("--%s sets keys of Hone, or says why it sets none", (name, { noEffect }) => {
+    const keys = keysOf(name);
+    expect(keys.filter((key) => !configKeys.has(key))).toEqual([]);
+    if (keys.length === 0) expect(noEffect).toMatch(/^\S/);
+  });
+
+  it("begins with a section", () => expect(flagTable[0]![1].section).toBeDefined());
 });
