@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import verl.utils.distributed
 import verl.utils.model
-from hone_verl.engine_images import ReadsImages
+from hone_verl.engine_images import LanguageModelEngine
 from torch.distributed.fsdp import CPUOffloadPolicy
 from transformers import AutoModelForTokenClassification
 from verl.workers.engine import EngineRegistry
@@ -37,9 +37,7 @@ transformer_impl.CPUOffloadPolicy = _unpinned
 verl.utils.model.load_valuehead_model = _load_value_model
 
 
-@EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class LanguageModelEngine(ReadsImages, transformer_impl.FSDPEngineWithLMHead):
-    pass
+EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")(LanguageModelEngine)
 
 
 @EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")

@@ -8,8 +8,8 @@ from typing import Any
 
 from hone_worker.pipes import open_channel
 
-# verl imports these modules at the end of `import verl`.
-_ON_CPU = ("hone_on_cpu.platform", "hone_on_cpu.engines")
+_MODULES = {"cpu": ("hone_on_cpu.platform", "hone_on_cpu.engines"), "nvidia": ("hone_verl.engine_images",)}
+"""What verl imports at the end of `import verl`, by its platform."""
 
 
 class Driver:
@@ -64,8 +64,7 @@ def _prepare(load: dict[str, Any]) -> str:
     if (load.get("ray") or {}).get("address") is None:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     platform = os.environ.get("VERL_PLATFORM") or ("nvidia" if torch.cuda.is_available() else "cpu")
-    if platform != "cpu":
-        return "cuda"
     modules = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
-    os.environ |= {"VERL_PLATFORM": platform, "VERL_USE_EXTERNAL_MODULES": ",".join([*modules, *_ON_CPU])}
-    return "cpu"
+    modules += _MODULES.get(platform, ())
+    os.environ |= {"VERL_PLATFORM": platform, "VERL_USE_EXTERNAL_MODULES": ",".join(modules)}
+    return "cpu" if platform == "cpu" else "cuda"

@@ -14,6 +14,8 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from verl.models.transformers import qwen2_vl
 from verl.utils.device import get_device_id
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from .images import open_vision, vision_of
 
@@ -26,9 +28,11 @@ def _embed(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = 
 qwen2_vl._get_input_embeds = _embed
 
 
-class ReadsImages:
-    """For classes of verl's engines. Set `images` to the images of a batch before its forward. `image_rows` in the batch
-    has, for each token, the row in these images' features, or -1."""
+@EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cuda", vendor="nvidia")
+class LanguageModelEngine(FSDPEngineWithLMHead):
+    """verl's engine, for models with or without a vision part; verl prefers an engine of the vendor to its own. Set
+    `images` to the images of a batch before its forward. `image_rows` in the batch has, for each token, the row in these
+    images' features, or -1."""
 
     images: tuple[Image, ...] = ()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hone_verl.driver import _MODULES
 from hone_worker.policies.adamw import AdamSettings
 from hone_worker.policies.registry import Policies
 from hone_worker.training.packing import Sequences
@@ -155,3 +156,25 @@ def test_images_are_those_of_one_process(family: str, tmp_path: Path) -> None:
         policies = Policies(again)
         merged = policies[policies.create({"kind": "none"})]
         np.testing.assert_allclose(trainer.forward(merged, batch(mixed), ["logprobs"])["logprobs"], trained, atol=1e-5)
+
+
+def test_a_gpu_gets_the_engine_that_reads_images() -> None:
+    """In verl's own engine, images would be dropped in silence."""
+    choose = """
+import verl
+from verl.workers.engine import EngineRegistry
+for backend in ("fsdp", "fsdp2"):
+    found = EngineRegistry.get_engine_cls("language_model", backend)
+    print(f"{found.__module__}.{found.__qualname__}")
+"""
+    platform = {"VERL_PLATFORM": "nvidia", "VERL_USE_EXTERNAL_MODULES": ",".join(_MODULES["nvidia"])}
+    engine = {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
+    path = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    run = subprocess.run(
+        [os.environ["HONE_VERL_PYTHON"], "-c", choose],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **platform, **engine, **path},
+    )
+    assert run.stdout.split() == ["hone_verl.engine_images.LanguageModelEngine"] * 2
