@@ -1,6 +1,7 @@
 /** The inference servers of a run: chooses a server for each request, and excludes servers that fail. */
 import { HoneError, RunError } from "../../errors.ts";
-import { ConnectionBroken, reasonOf, ServerFailed, ServerStalled } from "./requests/server-failed.ts";
+import { reasonOf } from "../../http/retries.ts";
+import { ConnectionBroken, ServerFailed, ServerStalled } from "./requests/server-failed.ts";
 import { newPool, openServer, type Server, statusOf } from "./server.ts";
 
 export interface GroupOptions {

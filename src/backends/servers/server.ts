@@ -1,7 +1,7 @@
 /** One inference server: its address and its connections. */
 import { Pool } from "undici";
 import { UserError } from "../../errors.ts";
-import { reasonOf } from "./requests/server-failed.ts";
+import { reasonOf } from "../../http/retries.ts";
 
 export interface Server {
   /** The address without `/v1`. */

@@ -1,8 +1,10 @@
 import { RunError } from "../../../errors.ts";
 
-/** The server failed, rather than the request: its connection broke, or it answered with a status from 500. */
+/** The server failed, rather than the request: its connection broke, or its answer may be another one later. */
 export class ServerFailed extends RunError {
   override name = "ServerFailed";
+  /** The delay that the server asked for. */
+  retryAfterSeconds?: number | undefined;
 }
 
 /** The connection broke before an answer began. */
@@ -19,11 +21,4 @@ export class ServerStalled extends ServerFailed {
   ) {
     super(message);
   }
-}
-
-/** What a connection failed with, in a few words. */
-export function reasonOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
-  if (error.cause instanceof Error && error.message === "fetch failed") return reasonOf(error.cause);
-  return error.message === "" ? ((error as NodeJS.ErrnoException).code ?? error.name) : error.message;
 }
