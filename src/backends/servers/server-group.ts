@@ -2,18 +2,28 @@
 import { HoneError, RunError } from "../../errors.ts";
 import { reasonOf } from "../../http/retries.ts";
 import { ConnectionBroken, ServerFailed, ServerStalled } from "./requests/server-failed.ts";
-import { newPool, openServer, type Server, statusOf } from "./server.ts";
+import {
+  addressOf,
+  newPool,
+  openServer,
+  type Server,
+  type ServerSettings,
+  samplerSettings,
+  statusOf,
+} from "./server.ts";
 
 export interface GroupOptions {
   urls: readonly string[];
   apiKey?: string | undefined;
+  /** Default: those of samplers. */
+  settings?: ServerSettings;
   /** Called with a line when a server is excluded, and when it is used again. */
   onNote?: ((text: string) => void) | undefined;
   /** A request fails after this many seconds without progress (no answer, or no token of a stream). Default 1800. */
   timeoutSeconds?: number | undefined;
   /** Seconds between the /health checks of servers with running requests. Default 30. */
   watchSeconds?: number;
-  /** The hint for a server that does not answer. Default: start it, or correct its address. */
+  /** The hint for a server that does not answer. Default: start it, or correct its setting. */
   hint?: string | undefined;
 }
 
@@ -48,8 +58,6 @@ const askAgainMs = 5000;
 /** Time limit of a /health request. */
 const healthMs = 10_000;
 
-const startOrCorrect = "start it, or correct local.sampler.url";
-
 interface Loss {
   why: string;
   /** What the user can do. */
@@ -59,8 +67,9 @@ interface Loss {
 }
 
 export function openServers(options: GroupOptions): ServerGroup {
-  const { urls, apiKey, onNote, timeoutSeconds = 1800, watchSeconds = 30, hint: startIt = startOrCorrect } = options;
-  const servers = urls.map((url) => openServer(url, apiKey, timeoutSeconds));
+  const { urls, apiKey, onNote, timeoutSeconds = 1800, watchSeconds = 30, settings = samplerSettings } = options;
+  const startIt = options.hint ?? `start it, or correct ${settings.url}`;
+  const servers = urls.map((url) => openServer(addressOf(url, apiKey, settings), timeoutSeconds));
   const lost = new Map<Server, Loss>();
   const homes = new WeakMap<object, Server>();
   const checks = new Map<Server, Promise<string | undefined>>();
@@ -94,9 +103,7 @@ export function openServers(options: GroupOptions): ServerGroup {
     server.generates = undefined;
     lost.set(server, loss);
     if (servers.some(isWorking)) {
-      onNote?.(
-        `the inference server at ${server.url} does not answer (${loss.why}); its samples are requested from the others`,
-      );
+      onNote?.(`the inference server at ${server.url} does not answer (${loss.why}); its requests go to the others`);
     }
   }
 
@@ -107,7 +114,7 @@ export function openServers(options: GroupOptions): ServerGroup {
       const askAt = performance.now() + timeoutSeconds * 1000;
       leaveOut(server, {
         why: failure.why,
-        hint: "restart it; if replies take longer, raise local.sampler.timeout",
+        hint: `restart it; if replies take longer, raise ${settings.timeout}`,
         askAt,
       });
     } else if (isWorking(server)) {

@@ -1,18 +1,20 @@
-/** An engine whose policies are sampled by inference servers that run already, while the engine trains them. */
+/** Samples an engine's policies on inference servers that run already, while the engine trains them. */
 import { rmSync } from "node:fs";
 import { RunError, UserError } from "../../errors.ts";
-import type { Engine, Learner, LearningEngine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
+import type { LearningEngine, Policy, PolicySpec, SamplingPart } from "../engine.ts";
 import { folderForWeights, publishingFolders } from "../published-folders.ts";
 import { allServers } from "./control/all-servers.ts";
-import type { ServedModel } from "./control/control.ts";
+import { type ServedModel, tokenizerProbe } from "./control/control.ts";
 import { sglangControl } from "./control/sglang-control.ts";
 import { vllmControl } from "./control/vllm-control.ts";
 import type { Dialect } from "./dialects/dialect.ts";
 import { sglang } from "./dialects/sglang.ts";
 import { vllmDialect } from "./dialects/vllm-dialect.ts";
+import { explainedBy } from "./process/own-server.ts";
+import type { ServerProcess } from "./process/server-process.ts";
 import type { Server } from "./server.ts";
 import { type GroupOptions, openServers } from "./server-group.ts";
-import { type ServedModelOptions, sampleFrom } from "./server-sampler.ts";
+import { sampleFrom } from "./server-sampler.ts";
 import { adapterSampler } from "./weights/adapter-sampler.ts";
 import { broadcasting } from "./weights/broadcasting.ts";
 import { removeLeftAdapters } from "./weights/left-adapters.ts";
@@ -34,121 +36,109 @@ export interface ServerOptions extends GroupOptions {
   broadcastTo?: number | undefined;
   /** The trainer's tokenizer, without special tokens at its ends. */
   encode(text: string): ArrayLike<number>;
+  /** The server, if Hone started it: its end is reported as the cause of failures. */
+  own?: Pick<ServerProcess, "answers" | "died">;
 }
 
-/** Text whose tokens differ between nearly all tokenizers. */
-const tokenizerProbe =
-  "Hello  world!\n\tWhat is 12345 + 678.90? ÄÖ ñ 你好 🙂 def f(x):\n    return x**2 # <b>don't</b>";
+/** The parts of an engine that servers sample for. */
+interface Trainer extends Pick<LearningEngine, "model" | "createPolicy"> {
+  /** Undefined: requests with images are refused. */
+  images?: LearningEngine["images"] | undefined;
+}
 
-/** The server is asked when a policy is created, not by learners alone. */
-export function withServer(engine: LearningEngine, options: ServerOptions): Engine {
+/** The servers are asked when a policy is created, not by learners alone. */
+export function servedPolicies(trainer: Trainer, options: ServerOptions): SamplingPart {
   const group = openServers(options);
-  const { kind = "vllm" } = options;
+  const { kind = "vllm", source } = options;
   const control = allServers(group, kind === "vllm" ? vllmControl : sglangControl);
   const urls = group.servers.map(({ url }) => url).join(", ");
   const samplers: SyncedSampler[] = [];
   const folders = new Set<string>();
   let retriesSeen = 0;
-  let model: ModelInfo = engine.model;
-
   const probeTokens = Int32Array.from(options.encode(tokenizerProbe));
 
-  async function compare(): Promise<ServedModel> {
+  /** @throws UserError if the servers do not have the trainer's tokenizer */
+  async function readModel(): Promise<ServedModel> {
     const served = await control.model();
     group.requireAll();
     const theirs = await control.tokenize(served.name, tokenizerProbe);
-    if (probeTokens.join() !== theirs.join()) {
-      throw new UserError(
-        `the tokenizer of the inference server at ${urls} differs from that of ${engine.model.name}`,
-        {
-          hint: `serve the model of this run: ${engine.model.directory}`,
-        },
-      );
-    }
-    model = {
-      ...engine.model,
-      maxLength: Math.min(engine.model.maxLength, served.maxLength ?? Number.POSITIVE_INFINITY),
-      sampledBy: `${kind === "vllm" ? "vLLM" : "SGLang"} at ${urls} (${(await dialects()).map(({ path }) => path).join(", ")})`,
-    };
-    return served;
+    if (probeTokens.join() === theirs.join()) return served;
+    throw new UserError(`the tokenizer of the inference server at ${urls} differs from that of ${trainer.model.name}`, {
+      hint: `serve the model of this run: ${trainer.model.directory}`,
+    });
   }
 
-  const dialects = async (): Promise<Dialect[]> =>
-    kind === "sglang" ? [sglang] : [...new Set(await Promise.all(group.servers.map(vllmDialect)))];
-
-  /** For the run's first line. */
-  const say = (what: string) => {
-    model = { ...model, sampledBy: `${model.sampledBy}, which ${what}` };
-  };
-
   async function createPolicy(spec: PolicySpec): Promise<Policy> {
+    const served = await readModel();
+    const dialects: Dialect[] =
+      kind === "sglang" ? [sglang] : [...new Set(await Promise.all(group.servers.map(vllmDialect)))];
+    const paths = dialects.map(({ path }) => path).join(", ");
+    const { learner, sampler, update } = await openPolicy(spec, served, dialects);
+    const servers = `${kind === "vllm" ? "vLLM" : "SGLang"} at ${urls} (${paths})${update && `, which ${update}`}`;
+    const { maxLength } = served;
+    return { learner, sampler: Object.assign(sampler, { servers }, maxLength === undefined ? {} : { maxLength }) };
+  }
+
+  /** @returns also how the servers get new weights, as a verb phrase */
+  async function openPolicy(
+    spec: PolicySpec,
+    served: ServedModel,
+    dialects: readonly Dialect[],
+  ): Promise<Policy & { update: string }> {
     const { adapter } = spec;
-    const served = await compare();
-    const policy = await engine.createPolicy(spec);
-    const base = { kind, model: served.name, images: engine.images };
-    if (options.source) return { ...policy, sampler: await fromSource(options.source, policy.learner, base) };
-    if (adapter.kind === "none") return { ...policy, sampler: sampleFrom(group, { ...base, version: 0 }) };
+    const { learner } = await trainer.createPolicy(spec);
+    const base = { kind, model: served.name, images: trainer.images };
+    const probes = probeServers(group, learner, { prompt: probeTokens });
+    if (source) {
+      const sampler = sourceSampler(group, source, probes, { ...base, logprobs: "raw" });
+      samplers.push(sampler);
+      await sampler.load({ kind: "engine", version: 0, id: "" });
+      return { learner, sampler, update: `gets weights by ${source.name}` };
+    }
+    if (adapter.kind === "none") return { learner, sampler: sampleFrom(group, { ...base, version: 0 }), update: "" };
     if (samplers.length === 0) await removeLeftAdapters(control, served.adapters, options.folder);
     const isAdapter = adapter.kind === "lora";
     const broadcastTo = isAdapter ? undefined : options.broadcastTo;
     const folder =
       isAdapter || broadcastTo
         ? options.folder
-        : folderForWeights(options.folder, engine.model, group.servers.every(isThisMachine));
+        : folderForWeights(options.folder, trainer.model, group.servers.every(isThisMachine));
     folders.add(folder);
-    const { learner, first } = broadcastTo
-      ? await broadcasting(policy.learner, control, broadcastTo)
-      : publishingFolders(policy.learner, isAdapter ? "adapter" : "weights", folder);
-    if (!isAdapter) say(`gets all weights ${broadcastTo ? "by NCCL" : "through files"}`);
-    else if ((await dialects()).some(({ abort }) => abort === undefined)) say("keeps a reply's weights until it ends");
-    const probes = probeServers(group, learner, { prompt: probeTokens });
+    const publishing = broadcastTo
+      ? await broadcasting(learner, control, broadcastTo)
+      : publishingFolders(learner, isAdapter ? "adapter" : "weights", folder);
     const sampler = isAdapter
-      ? adapterSampler(group, control, probes, { kind, images: engine.images })
+      ? adapterSampler(group, control, probes, { kind, images: trainer.images })
       : weightsSampler(group, control, probes, base);
     samplers.push(sampler);
     try {
-      await sampler.load(await first());
+      await sampler.load(await publishing.first());
     } catch (error) {
       if (broadcastTo || !(error instanceof RunError) || error.code !== "run_failed") throw error;
       throw new UserError(error.message, { hint: howToStart(kind, adapter, folder), cause: error });
     }
     if (options.sleeps) Object.assign(sampler, { sleep: control.sleep, wake: control.wake });
-    return { learner, sampler };
-  }
-
-  async function fromSource(
-    source: WeightSource,
-    learner: Learner,
-    base: Pick<ServedModelOptions, "kind" | "model" | "images">,
-  ) {
-    const probes = probeServers(group, learner, { prompt: probeTokens });
-    const sampler = sourceSampler(group, source, probes, { ...base, logprobs: "raw" });
-    samplers.push(sampler);
-    say(`gets weights by ${source.name}`);
-    await sampler.load({ kind: "engine", version: 0, id: "" });
-    return sampler;
+    const keepsWeights = isAdapter && dialects.some(({ abort }) => abort === undefined);
+    const update = isAdapter ? "" : `gets all weights ${broadcastTo ? "by NCCL" : "through files"}`;
+    return {
+      learner: publishing.learner,
+      sampler,
+      update: keepsWeights ? "keeps a reply's weights until it ends" : update,
+    };
   }
 
   return {
-    ...engine,
-    get model() {
-      return { ...model, maxLength: Math.min(model.maxLength, engine.model.maxLength) };
-    },
-    createPolicy,
+    createPolicy: options.own ? explainedBy(options.own, createPolicy) : createPolicy,
     async stats() {
       const { retries, working } = group;
       const servers = { "rollout/server_retries": retries - retriesSeen, "rollout/servers": working.length };
       retriesSeen = retries;
-      return Object.assign(await engine.stats(), servers, ...samplers.map(({ metrics }) => metrics));
+      return Object.assign(servers, ...samplers.map(({ metrics }) => metrics));
     },
     async close() {
-      try {
-        for (const sampler of samplers) await sampler.close();
-        await group.close();
-        for (const folder of folders) rmSync(folder, { recursive: true, force: true });
-      } finally {
-        await engine.close();
-      }
+      for (const sampler of samplers) await sampler.close();
+      await group.close();
+      for (const folder of folders) rmSync(folder, { recursive: true, force: true });
     },
   };
 }

@@ -1,0 +1,49 @@
+/** Closes what was opened, the last one first. */
+import { RunError } from "./errors.ts";
+
+/** @param cause why the opening failed, if it did */
+export type Close = (cause?: unknown) => unknown;
+
+export interface Closers {
+  add(close: Close): void;
+  /**
+   * Closes everything that was added since the last call, also after failures.
+   * @throws the failure, or an error that names each of several
+   */
+  close(): Promise<void>;
+  /** Closes everything because the opening failed. @throws this error; failures to close are warnings */
+  abandon(error: unknown): Promise<never>;
+}
+
+export function createClosers(): Closers {
+  const closers: Close[] = [];
+
+  async function closeAll(cause?: unknown): Promise<unknown[]> {
+    const failures: unknown[] = [];
+    for (const close of closers.splice(0).reverse()) {
+      try {
+        await close(cause);
+      } catch (error) {
+        failures.push(error);
+      }
+    }
+    return failures;
+  }
+
+  return {
+    add: (close) => void closers.push(close),
+    async close() {
+      const [first, ...others] = await closeAll();
+      if (others.length > 0) {
+        throw new RunError(`closing failed: ${[first, ...others].map(textOf).join("; ")}`, { cause: first });
+      }
+      if (first !== undefined) throw first;
+    },
+    async abandon(error) {
+      for (const failure of await closeAll(error)) process.emitWarning(`closing failed: ${textOf(failure)}`);
+      throw error;
+    },
+  };
+}
+
+const textOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
