@@ -1,10 +1,11 @@
 /** Samples an engine's policies on inference servers that run already, while the engine trains them. */
 import { rmSync } from "node:fs";
+import { join } from "node:path";
 import { RunError, UserError } from "../../errors.ts";
-import type { LearningEngine, Policy, PolicySpec, SamplingPart } from "../engine.ts";
+import type { Learner, LearningEngine, Policy, PolicySpec, Published, SamplingPart } from "../engine.ts";
 import { folderForWeights, publishingFolders } from "../published-folders.ts";
 import { allServers } from "./control/all-servers.ts";
-import { type ServedModel, tokenizerProbe } from "./control/control.ts";
+import { type Control, type ServedModel, tokenizerProbe } from "./control/control.ts";
 import { sglangControl } from "./control/sglang-control.ts";
 import { vllmControl } from "./control/vllm-control.ts";
 import type { Dialect } from "./dialects/dialect.ts";
@@ -16,9 +17,7 @@ import type { Server } from "./server.ts";
 import { type GroupOptions, openServers } from "./server-group.ts";
 import { sampleFrom } from "./server-sampler.ts";
 import { adapterSampler } from "./weights/adapter-sampler.ts";
-import { broadcasting } from "./weights/broadcasting.ts";
-import { removeLeftAdapters } from "./weights/left-adapters.ts";
-import { probeServers } from "./weights/probe-servers.ts";
+import { probeServers } from "./weights/parity-probe.ts";
 import { sourceSampler, type WeightSource } from "./weights/source-sampler.ts";
 import type { SyncedSampler } from "./weights/synced-sampler.ts";
 import { weightsSampler } from "./weights/weights-sampler.ts";
@@ -139,6 +138,48 @@ export function servedPolicies(trainer: Trainer, options: ServerOptions): Sampli
       for (const sampler of samplers) await sampler.close();
       await group.close();
       for (const folder of folders) rmSync(folder, { recursive: true, force: true });
+    },
+  };
+}
+
+/** Unloads and removes the adapters that a killed process of the run left at its server, and their folder. */
+async function removeLeftAdapters(control: Control, left: { name: string; path: string }[], folder: string) {
+  for (const { name, path } of left) if (path.startsWith(join(folder, "/"))) await control.unloadAdapter(name);
+  rmSync(folder, { recursive: true, force: true });
+}
+
+/**
+ * A learner that publishes all weights by broadcasts to the GPUs of an inference server.
+ *
+ * @param processes of the server
+ * @throws RunError when they cannot form a group with the learner
+ */
+async function broadcasting(
+  learner: Learner,
+  control: Control,
+  processes: number,
+): Promise<{ learner: Learner; first(): Promise<Published> }> {
+  const group = await learner.openGroup?.(1 + processes);
+  if (group === undefined || control.joinGroup === undefined)
+    throw new RunError("the trainer or the inference server does not support sending weights by NCCL");
+  try {
+    await Promise.all([control.joinGroup(group), group.join()]);
+  } catch (error) {
+    if (!(error instanceof RunError)) throw error;
+    const hint = "to send weights through files instead, start vLLM yourself and name it with local.sampler.url";
+    throw new RunError(`NCCL did not connect the trainer and the inference server: ${error.message}`, {
+      hint,
+      cause: error,
+    });
+  }
+  const broadcast = ({ version }: { version: number }): Published => ({ kind: "collective", version, group });
+  return {
+    /** The weights before training. */
+    first: async () => broadcast({ version: 0 }),
+    learner: {
+      ...learner,
+      publish: async () => broadcast(await learner.publish()),
+      loadState: async (dir, options) => broadcast(await learner.loadState(dir, options)),
     },
   };
 }

@@ -1,6 +1,6 @@
-/** One inference server: its address and its connections. */
+/** One inference server: its address, its connections, and how it fails. */
 import { Pool } from "undici";
-import { UserError } from "../../errors.ts";
+import { RunError, UserError } from "../../errors.ts";
 import { reasonOf } from "../../http/retries.ts";
 
 /** The settings of a server, for messages. */
@@ -73,5 +73,28 @@ export async function statusOf({ url, headers }: Server, limitMs: number): Promi
   } catch (error) {
     const isLate = error instanceof Error && error.name === "TimeoutError";
     return isLate ? `no answer to /health within ${limitMs / 1000} s` : reasonOf(error);
+  }
+}
+
+/** The server failed, rather than the request: its connection broke, or its answer may be another one later. */
+export class ServerFailed extends RunError {
+  override name = "ServerFailed";
+  /** The delay that the server asked for. */
+  retryAfterSeconds?: number | undefined;
+}
+
+/** The connection broke before an answer began. */
+export class ConnectionBroken extends ServerFailed {
+  override name = "ConnectionBroken";
+}
+
+/** The server accepted a request, but made no progress with it. */
+export class ServerStalled extends ServerFailed {
+  override name = "ServerStalled";
+  constructor(
+    message: string,
+    readonly why: string,
+  ) {
+    super(message);
   }
 }

@@ -3,8 +3,7 @@ import { fetch, type Response } from "undici";
 import type { z } from "zod";
 import { RunError } from "../../../errors.ts";
 import { reasonOf } from "../../../http/retries.ts";
-import { ServerFailed } from "../requests/server-failed.ts";
-import { type Server, type ServerAddress, samplerSettings } from "../server.ts";
+import { type Server, type ServerAddress, ServerFailed, samplerSettings } from "../server.ts";
 
 export interface Ask {
   url: string;

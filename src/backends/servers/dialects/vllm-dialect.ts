@@ -1,8 +1,7 @@
 /** Chooses between vLLM's two routes for token ids. */
 import { fetch } from "undici";
 import { reasonOf } from "../../../http/retries.ts";
-import { ServerFailed } from "../requests/server-failed.ts";
-import type { Server } from "../server.ts";
+import { type Server, ServerFailed } from "../server.ts";
 import type { Dialect } from "./dialect.ts";
 import { vllmCompletions } from "./vllm-completions.ts";
 import { vllmGenerate } from "./vllm-generate.ts";

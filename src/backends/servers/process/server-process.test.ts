@@ -23,7 +23,7 @@ function start(script: string) {
   chmodSync(python, 0o755);
   const statuses: string[] = [];
   const starting = startServer({
-    name: "the stand-in",
+    name: "the test server",
     python,
     launch: ({ servedName, port, apiKey }) => ({ args: [servedName, `${port}`], env: { KEY: apiKey } }),
     logFile,
@@ -57,7 +57,7 @@ test("a server is ready when it answers, and stopping it ends the programs that 
   const helper = `const child = require("node:child_process").spawn("sleep", ["600"]); console.log("helper", child.pid);`;
   const { starting, statuses, logFile } = start(helper + serve());
   const server = await starting;
-  expect(statuses[0]).toMatch(/^starting the stand-in; its log is .*\.log$/);
+  expect(statuses[0]).toMatch(/^starting the test server; its log is .*\.log$/);
   const child = Number(/helper (\d+)/.exec(readFileSync(logFile, "utf8"))?.[1]);
   expect([alive(pidIn(logFile)), alive(child)]).toEqual([true, true]);
   await server.stop();
@@ -73,21 +73,21 @@ test("a server that ends before it answers names the first cause in its log", as
     console.error("RuntimeError: Engine core initialization failed. See root cause above.");
     process.exit(1);`);
   await expect(starting).rejects.toThrow(
-    /^the stand-in ended with exit code 1: ValueError: 3 GiB of cache do not suffice\.$/,
+    /^the test server ended with exit code 1: ValueError: 3 GiB of cache do not suffice\.$/,
   );
 });
 
 test("a program that cannot be started is named", async () => {
   const { starting } = start("");
-  await expect(starting).rejects.toThrow(/the stand-in ended with exit code 0/);
+  await expect(starting).rejects.toThrow(/the test server ended with exit code 0/);
   const missing = startServer({
-    name: "the stand-in",
+    name: "the test server",
     python: join(root, "nothing"),
     launch: () => ({ args: [], env: {} }),
     logFile: undefined,
     onStatus: () => {},
   });
-  await expect(missing).rejects.toThrow(/cannot start the stand-in .*ENOENT/);
+  await expect(missing).rejects.toThrow(/cannot start the test server .*ENOENT/);
 });
 
 test("another server on its port is not taken for it", async () => {
@@ -127,9 +127,9 @@ test("a request that fails because the server died fails with the reason, and so
   expect(slept).toEqual(["sleep", "wake"]);
   const request = { prompt: Int32Array.of(1), params: params({ maxTokens: 1 }) };
   await expect(sampler.sample([request])[Symbol.asyncIterator]().next()).rejects.toThrow(
-    /^the stand-in ended by SIGKILL: .*memory/,
+    /^the test server ended by SIGKILL: .*memory/,
   );
-  expect((await engine.died)?.message).toMatch(/stand-in ended by SIGKILL/);
+  expect((await engine.died)?.message).toMatch(/test server ended by SIGKILL/);
   await engine.close();
   expect(existsSync(logFile)).toBe(true);
 });
@@ -151,7 +151,7 @@ test("a request to a server whose engine has died fails with the engine's own er
     throw new RunError("it answers 503 to /health", { code: "server_unreachable", hint: "start it" });
   });
   await expect(createPolicy({ adapter: { kind: "none" } })).rejects.toMatchObject({
-    message: "the stand-in ended with exit code 0: TimeoutError: RPC call to sample_tokens timed out.",
+    message: "the test server ended with exit code 0: TimeoutError: RPC call to sample_tokens timed out.",
     hint: expect.stringContaining("Raise local.sampler.timeout"),
   });
 });

@@ -2,8 +2,7 @@
 import { type Dispatcher, errors } from "undici";
 import { RunError, UserError } from "../../../errors.ts";
 import { isTemporaryStatus, reasonOf, retryAfterSeconds } from "../../../http/retries.ts";
-import type { Server } from "../server.ts";
-import { ConnectionBroken, ServerFailed, ServerStalled } from "./server-failed.ts";
+import { ConnectionBroken, type Server, ServerFailed, ServerStalled } from "../server.ts";
 
 export interface PostOptions {
   server: Pick<Server, "pool" | "url" | "headers" | "timeoutSeconds">;

@@ -6,8 +6,7 @@ import type { ServedModel } from "../control/control.ts";
 import { explain } from "../process/own-server.ts";
 import type { ServerProcess } from "../process/server-process.ts";
 import { post } from "../requests/post.ts";
-import { ServerFailed } from "../requests/server-failed.ts";
-import type { Server, ServerSettings } from "../server.ts";
+import { type Server, ServerFailed, type ServerSettings } from "../server.ts";
 import { openServers } from "../server-group.ts";
 import { dialectsOf, type ScoringDialect } from "./dialects.ts";
 
