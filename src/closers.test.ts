@@ -34,11 +34,17 @@ describe("closers", () => {
     await expect(closers.close()).rejects.toThrow("closing failed: the disk is full; the port is taken");
   });
 
+  test("throw the first of several failures for one reason", async () => {
+    const first = new Error("the worker ended");
+    await expect(opened(new Error("the worker ended"), first).closers.close()).rejects.toBe(first);
+  });
+
   test("pass on why the opening failed, and report failures to close beside it", async () => {
     const warn = vi.spyOn(process, "emitWarning").mockReturnValue();
-    const { closers, closed } = opened(undefined, new Error("the disk is full"));
+    const { closers, closed } = opened(undefined, new Error("the disk is full"), new Error("no model"));
     await expect(closers.abandon("no model")).rejects.toBe("no model");
     expect(closed).toEqual([
+      [2, "no model"],
       [1, "no model"],
       [0, "no model"],
     ]);

@@ -8,7 +8,7 @@ export interface Closers {
   add(close: Close): void;
   /**
    * Closes everything that was added since the last call, also after failures.
-   * @throws the failure, or an error that names each of several
+   * @throws the failure, or an error that names each of several reasons
    */
   close(): Promise<void>;
   /** Closes everything because the opening failed. @throws this error; failures to close are warnings */
@@ -33,14 +33,16 @@ export function createClosers(): Closers {
   return {
     add: (close) => void closers.push(close),
     async close() {
-      const [first, ...others] = await closeAll();
-      if (others.length > 0) {
-        throw new RunError(`closing failed: ${[first, ...others].map(textOf).join("; ")}`, { cause: first });
-      }
-      if (first !== undefined) throw first;
+      const failures = await closeAll();
+      // A program that has ended fails each request with the same reason.
+      const reasons = [...new Set(failures.map(textOf))];
+      if (reasons.length > 1) throw new RunError(`closing failed: ${reasons.join("; ")}`, { cause: failures[0] });
+      if (failures.length > 0) throw failures[0];
     },
     async abandon(error) {
-      for (const failure of await closeAll(error)) process.emitWarning(`closing failed: ${textOf(failure)}`);
+      const reasons = new Set((await closeAll(error)).map(textOf));
+      reasons.delete(textOf(error));
+      for (const reason of reasons) process.emitWarning(`closing failed: ${reason}`);
       throw error;
     },
   };
