@@ -2,7 +2,7 @@
 import { RunError } from "./errors.ts";
 
 /** @param cause why the opening failed, if it did */
-export type Close = (cause?: unknown) => unknown;
+type Close = (cause?: unknown) => unknown;
 
 export interface Closers {
   add(close: Close): void;
