@@ -11,8 +11,8 @@ import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
 import { localEngineOptions } from "../backends/local/options.ts";
 import { openTinkerEngine } from "../backends/tinker/engine.ts";
-import { tinkerEngineOptions } from "../backends/tinker/options.ts";
-import { type StateKeeper, stateFile } from "../backends/tinker/states.ts";
+import { tinkerEngineOptions } from "../backends/tinker/service.ts";
+import { type StateTransfer, stateFile } from "../backends/tinker/states.ts";
 import { createClosers } from "../closers.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
@@ -46,7 +46,7 @@ export async function openOwnTinkerEngine(
     const engine = await openTinkerEngine({
       ...tinkerEngineOptions(config, address, hooks),
       fetch: async (url, init) => running.app.request(url, init),
-      states: stateKeeper(running.service.context.store, name),
+      states: stateTransfer(running.service.context.store, name),
     });
     const service = { stats: local.stats, waitingFor: local.waitingFor, close: closers.close };
     return composeEngine({ trainer: engine, versions: local.versions, programs: [service] });
@@ -65,14 +65,14 @@ async function emptyFolder(logFile: string | undefined): Promise<string> {
 }
 
 /** A state consists of the local engine's files and `tinker.json`, which holds its name in the service. */
-function stateKeeper(store: Store, baseModel: string): StateKeeper {
+function stateTransfer(store: Store, baseModel: string): StateTransfer {
   return {
-    async take(path, folder) {
+    async moveOut(path, folder) {
       const { data } = store.checkpoints.get(path)!;
       await cp(store.folderOf(data), folder, { recursive: true });
       store.deleteCheckpoint(path);
     },
-    async give(folder, path, adapter) {
+    async copyBack(folder, path, adapter) {
       if (!existsSync(join(folder, "policy.json"))) {
         throw new UserError(`${path} is stored by another Tinker service, not by Hone's own service in this process`, {
           hint: "Use the service that saved it: set tinker_base_url=http://..., or TINKER_API_KEY for the hosted service.",
