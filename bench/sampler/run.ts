@@ -11,12 +11,13 @@
 import { rmSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { Pool } from "undici";
+import { composeEngine } from "../../src/backends/compose-engine.ts";
 import type { AdapterSpec, SampleRequest, Sampler } from "../../src/backends/engine.ts";
 import { openLocalEngine } from "../../src/backends/local/engine.ts";
 import { vllmDialect } from "../../src/backends/servers/dialects/vllm-dialect.ts";
+import { servedPolicies } from "../../src/backends/servers/served-policies.ts";
 import { openServers } from "../../src/backends/servers/server-group.ts";
 import { serverSampler } from "../../src/backends/servers/server-sampler.ts";
-import { withServer } from "../../src/backends/servers/with-server.ts";
 import { openTokenizer } from "../../src/chat/tokens/tokenizer.ts";
 import { temporaryFolder } from "../../src/files/temporary-names.ts";
 import { deriveSeed, uniforms } from "../../src/random.ts";
@@ -131,12 +132,10 @@ async function measureServer(url: string): Promise<void> {
 }
 
 async function measureSync(url: string, kind: string): Promise<void> {
-  const inner = await openLocalEngine({ model: flags.model });
+  const trainer = await openLocalEngine({ model: flags.model });
   const folder = temporaryFolder("hone-bench-");
-  const engine = withServer(inner, {
-    ...{ urls: [url], apiKey, folder },
-    encode: (text) => openTokenizer(inner.model.directory).encode(text),
-  });
+  const encode = (text: string) => openTokenizer(trainer.model.directory).encode(text);
+  const engine = composeEngine({ trainer, samplers: servedPolicies(trainer, { urls: [url], apiKey, folder, encode }) });
   const targets = ["attn", "mlp"] as const;
   const adapter: AdapterSpec = kind === "full" ? { kind } : { kind: "lora", rank: 32, alpha: 32, targets, seed: 1 };
   try {

@@ -248,6 +248,10 @@ export interface Sampler {
   readonly logprobs: "raw" | "processed";
   /** Each request is sent alone and fails alone, because batching does not make this sampler faster. */
   readonly separate?: boolean;
+  /** The longest sequence in tokens, if it has a limit besides the model's. */
+  readonly maxLength?: number;
+  /** The inference servers that sample, and how they get weights; absent if the engine's own process samples. */
+  readonly servers?: string;
   /** Yields each sample as its sequence finishes, in no fixed order. */
   sample(requests: readonly SampleRequest[], options?: SampleOptions): AsyncIterable<Sample>;
   /**
@@ -264,6 +268,8 @@ export interface Sampler {
 
 /** Computes outputs and gradients and changes the weights. Counts the versions that it publishes. */
 export interface Learner {
+  /** The longest sequence in tokens, if it has another model than the engine's (`LearnerSpec.model`). */
+  readonly maxLength?: number;
   /** Outputs under the current (trained, not necessarily published) weights; keeps no graph. */
   forward(sequences: readonly Sequence[], outputs: Outputs): Promise<TokenOutputs>;
   /**
@@ -354,6 +360,7 @@ export interface ModelInfo {
   architecture: string;
   parameters: number;
   vocabularySize: number;
+  /** The longest sequence in tokens. A run's limit can be lower: see `Sampler.maxLength` and `Learner.maxLength`. */
   maxLength: number;
   eosTokenIds: readonly number[];
   dtype: string;
@@ -361,8 +368,6 @@ export interface ModelInfo {
   /** How attention runs: `packed`, or `padded` with the reason why the packed form was not possible. */
   attention: "packed" | "padded";
   attentionReason?: string;
-  /** The inference servers that sample from the model, and their route. */
-  sampledBy?: string;
 }
 
 /** One line of `hone doctor`. */
@@ -373,7 +378,18 @@ export interface Finding {
   fix?: string;
 }
 
-export interface Engine {
+/** A process or a group of servers that an engine consists of. */
+export interface EnginePart {
+  /** Memory and work counters for the metrics, e.g. `{"memory/peak_rss_bytes": ...}`. */
+  stats?(): Promise<Record<string, number>>;
+  /** Operations in progress, the longest silent first; for the progress line. */
+  waitingFor?(): { what: string; seconds: number }[];
+  /** Resolves with the reason when it has ended, by itself or by `close`; absent if that cannot be detected. */
+  readonly died?: Promise<Error>;
+  close(): Promise<void>;
+}
+
+export interface Engine extends EnginePart {
   readonly capabilities: Capabilities;
   readonly model: ModelInfo;
   /** Versions of its programs by name, e.g. `{"torch": "2.15.0"}`, for finding defects. */
@@ -394,16 +410,22 @@ export interface Engine {
   createScorer?(model: string): Promise<Scorer>;
   /** For `hone doctor`: checks that the training processes use the run's settings. Absent if this is not checked. */
   examine?(): Promise<Finding[]>;
-  /** Memory and work counters for the metrics, e.g. `{"memory/peak_rss_bytes": ...}`. */
   stats(): Promise<Record<string, number>>;
-  /** Operations in progress, the longest silent first; for the progress line. */
   waitingFor(): { what: string; seconds: number }[];
-  /** Resolves with the reason when the engine has ended, by itself or by `close`; absent if that cannot be detected. */
-  readonly died?: Promise<Error>;
-  close(): Promise<void>;
 }
 
-/** An engine without samplers of its own: a server samples for it. */
+/** An engine without samplers of its own. */
 export type LearningEngine = Omit<Engine, "createPolicy"> & {
   createPolicy(spec: PolicySpec): Promise<Pick<Policy, "learner">>;
 };
+
+/** Samplers for a learning engine, such as inference servers. `composeEngine` adds them. */
+export interface SamplingPart extends EnginePart {
+  /** A policy of the learning engine, with a sampler that gets its weights. */
+  createPolicy(spec: PolicySpec): Promise<Policy>;
+}
+
+/** Reward models beside an engine. `composeEngine` adds them. */
+export interface ScoringPart extends EnginePart {
+  createScorer(model: string): Promise<Scorer>;
+}

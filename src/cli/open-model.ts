@@ -35,7 +35,8 @@ export async function openModel(
     if (checkpoint)
       await sampler.load(await learner.loadState(join(checkpoint.folder, "policy"), { optimizer: false }));
     const chat = openChat(engine.model.directory, config, warn);
-    const { name, maxLength } = engine.model;
+    const { name } = engine.model;
+    const maxLength = Math.min(engine.model.maxLength, sampler.maxLength ?? Number.POSITIVE_INFINITY);
     return {
       sampler,
       chat,

@@ -9,9 +9,9 @@ import { dirname, join, relative } from "node:path";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import type { ReadableStream } from "node:stream/web";
-import { setTimeout as sleep } from "node:timers/promises";
 import { downloadFile, type ListFileEntry } from "@huggingface/hub";
 import { RunError, UserError } from "../errors.ts";
+import { reasonOf, withRetries } from "../http/retries.ts";
 import { type HubConnection, hubFailure, isUnreachable } from "./hub-connection.ts";
 
 /** The files of a split as last seen on the hub, used when the hub cannot be reached. */
@@ -20,7 +20,6 @@ export interface Manifest {
   files: string[];
 }
 
-const maxAttempts = 5;
 const resumeHint = "Run the command again: the download resumes where it stopped.";
 
 export function datasetFolder(cacheDir: string, dataset: string): string {
@@ -79,38 +78,36 @@ async function download(
 ): Promise<void> {
   const partial = `${blob}.incomplete`;
   const { path, size } = entry;
-  let failed = 0;
+  let offset = 0;
   let damaged = 0;
-  for (let offset = await sizeOf(partial); ; offset = await sizeOf(partial)) {
-    try {
-      if (offset < size) {
-        hub.onStatus(
-          `${hub.dataset}: downloading ${path}, ${megabytes(size)}${offset > 0 ? ` (resuming at ${megabytes(offset)})` : ""}`,
-        );
-        await appendFrom(hub, commit, path, partial, offset);
-      } else if (size === 0) await writeFile(partial, "");
-      if ((await sizeOf(partial)) >= size) {
-        if (await matches(partial, size, digest)) break;
-        await rm(partial, { force: true });
-        damaged++;
-        throw new RunError(`${hub.dataset}: the checksum of ${path} does not match the hub's`, { hint: resumeHint });
-      }
+
+  async function attempt(): Promise<void> {
+    offset = await sizeOf(partial);
+    if (offset < size) {
+      const resuming = offset > 0 ? ` (resuming at ${megabytes(offset)})` : "";
+      hub.onStatus(`${hub.dataset}: downloading ${path}, ${megabytes(size)}${resuming}`);
+      await appendFrom(hub, commit, path, partial, offset);
+    } else if (size === 0) await writeFile(partial, "");
+    if ((await sizeOf(partial)) < size) {
       throw new RunError(`${hub.dataset}: the download of ${path} ended early`, { hint: resumeHint });
-    } catch (error) {
-      // An attempt that downloaded something resets the count of failures.
-      failed = (await sizeOf(partial)) > offset ? 1 : failed + 1;
-      if (failed >= maxAttempts || damaged >= 3 || !mayRetry(error)) throw error;
-      hub.onStatus(
-        `${hub.dataset}: the download of ${path} was interrupted (${(error as Error).message ?? error}); retrying`,
-      );
-      await sleep(hub.retryDelayMs * 2 ** (failed - 1));
     }
+    if (await matches(partial, size, digest)) return;
+    await rm(partial, { force: true });
+    damaged++;
+    throw new RunError(`${hub.dataset}: the checksum of ${path} does not match the hub's`, { hint: resumeHint });
   }
+
+  await withRetries(attempt, {
+    retries: 4,
+    pauseSeconds: hub.retryDelayMs / 1000,
+    // Not a full disk.
+    isTemporary: (error) => damaged < 3 && (isUnreachable(error) || error instanceof RunError),
+    hasProgressed: async () => (await sizeOf(partial)) > offset,
+    onRetry: (error) =>
+      hub.onStatus(`${hub.dataset}: the download of ${path} was interrupted (${reasonOf(error)}); retrying`),
+  });
   await rename(partial, blob);
 }
-
-/** Retries lost connections, server errors and incomplete downloads, but not a full disk. */
-const mayRetry = (error: unknown) => isUnreachable(error) || error instanceof RunError;
 
 async function appendFrom(
   hub: HubConnection,

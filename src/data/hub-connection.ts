@@ -1,6 +1,7 @@
 /** The connection to the hub, and errors for its failures. */
 import { HubApiError } from "@huggingface/hub";
 import { HoneError, RunError, UserError } from "../errors.ts";
+import { isTemporaryStatus, reasonOf } from "../http/retries.ts";
 
 export interface HubConnection {
   /** `organization/name` */
@@ -36,7 +37,7 @@ export function hubConnection(
 
 /** Whether an error may be fixed by a retry: no connection, a lost connection, or a server error. */
 export function isUnreachable(error: unknown): boolean {
-  if (error instanceof HubApiError) return error.statusCode >= 500 || error.statusCode === 429;
+  if (error instanceof HubApiError) return isTemporaryStatus(error.statusCode);
   if (error instanceof HoneError) return false;
   // The hub's client aborts a stream with a plain string.
   if (typeof error === "string") return true;
@@ -58,7 +59,7 @@ export function hubFailure({ dataset, request }: HubConnection, error: unknown, 
   if (error instanceof HoneError) return error;
   if (isUnreachable(error)) {
     const { hostname } = new URL(request.hubUrl);
-    return new RunError(`${dataset}: the hub ${hostname} cannot be reached (${doing}: ${reason(error)})`, {
+    return new RunError(`${dataset}: the hub ${hostname} cannot be reached (${doing}: ${reasonOf(error)})`, {
       hint: localHint,
       cause: error,
     });
@@ -90,10 +91,5 @@ export function hubFailure({ dataset, request }: HubConnection, error: unknown, 
       cause: error,
     });
   }
-  return new RunError(`${dataset}: ${doing} failed: ${reason(error)}`, { hint: localHint, cause: error });
-}
-
-function reason(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
-  return error.cause instanceof Error ? `${error.message}: ${error.cause.message || error.cause.name}` : error.message;
+  return new RunError(`${dataset}: ${doing} failed: ${reasonOf(error)}`, { hint: localHint, cause: error });
 }

@@ -14,7 +14,7 @@ import { type Answer, secrets, type Target } from "./fuzz-target.fixture.ts";
 /** Number of requests before the servers are restarted with other settings. */
 const roundLength = 300;
 /** The run ends after this many failures. */
-const mostFailures = 10;
+const maxFailures = 10;
 
 /** Bytes that are not HTTP: the server must close the connection. */
 async function sendGarbage(url: string, random: () => number): Promise<void> {
@@ -83,7 +83,7 @@ test(
         } catch (error) {
           const shown = { ...request, body: request.body && Buffer.from(request.body).toString().slice(0, 1500) };
           failures.push(`case ${index}: ${JSON.stringify(shown)}\n${error}`);
-          if (failures.length >= mostFailures) break;
+          if (failures.length >= maxFailures) break;
         }
         cases++;
       }

@@ -1,6 +1,6 @@
 /** Posts JSON to a server that grades, with retries. */
-import { setTimeout as sleep } from "node:timers/promises";
 import { RunError, UserError } from "../errors.ts";
+import { isTemporaryStatus, reasonOf, retryAfterSeconds, withRetries } from "./retries.ts";
 
 export interface PostOptions {
   headers?: Readonly<Record<string, string>> | undefined;
@@ -13,43 +13,46 @@ export interface PostOptions {
   signal: AbortSignal;
 }
 
-/** Client errors that may not occur on a retry. */
-const temporary = [408, 409, 425, 429];
-
 /**
- * Retries after a lost connection, a timeout, an empty answer, and the statuses 408, 409, 425, 429 and 5xx.
+ * Retries after a lost connection, a timeout, an empty answer, and statuses that may change (`isTemporaryStatus`).
  * @throws UserError when the server refuses the request or does not answer with JSON, so that the rollout is not retried
  * @throws RunError naming the server and the last failure, when no attempt succeeds; the signal's reason when aborted
  */
 export async function postJson(
   url: string,
   body: unknown,
-  { headers, retries, pauseSeconds, timeoutSeconds, signal }: PostOptions,
+  { headers, retries: limit, pauseSeconds, timeoutSeconds, signal }: PostOptions,
 ): Promise<{ value: unknown; retries: number }> {
-  for (let attempt = 0; ; attempt++) {
-    try {
-      const response = await fetch(url, {
-        method: "POST",
-        headers: { "content-type": "application/json", ...headers },
-        body: JSON.stringify(body),
-        signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutSeconds * 1000)]),
-      });
-      const text = await response.text();
-      if (response.ok && text !== "") return { value: readJson(url, text), retries: attempt };
-      // A server that is killed while it answers may leave an empty answer.
-      const answer = `${url} answered ${response.status}: ${text.slice(0, 300)}`;
-      if (!response.ok && response.status < 500 && !temporary.includes(response.status)) {
-        throw new UserError(answer, { hint: "Check the address and the key of the server." });
-      }
-      throw new Error(answer);
-    } catch (error) {
-      signal.throwIfAborted();
-      if (error instanceof UserError) throw error;
-      if (attempt >= retries) {
-        throw new RunError(`${url} did not answer in ${attempt + 1} attempts: ${describe(error)}`, { cause: error });
-      }
+  let retries = 0;
+  async function attempt(): Promise<unknown> {
+    const response = await fetch(url, {
+      method: "POST",
+      headers: { "content-type": "application/json", ...headers },
+      body: JSON.stringify(body),
+      signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutSeconds * 1000)]),
+    });
+    const text = await response.text();
+    if (response.ok && text !== "") return readJson(url, text);
+    // A server that is killed while it answers may leave an empty answer.
+    const answer = `${url} answered ${response.status}: ${text.slice(0, 300)}`;
+    if (!response.ok && !isTemporaryStatus(response.status)) {
+      throw new UserError(answer, { hint: "Check the address and the key of the server." });
     }
-    await sleep(pauseSeconds * 2 ** attempt * 1000, undefined, { signal });
+    const asked = retryAfterSeconds(response.headers.get("retry-after"));
+    throw Object.assign(new Error(answer), { retryAfterSeconds: asked });
+  }
+  try {
+    const value = await withRetries(attempt, {
+      retries: limit,
+      pauseSeconds,
+      signal,
+      isTemporary: (error) => !(error instanceof UserError),
+      onRetry: () => void retries++,
+    });
+    return { value, retries };
+  } catch (error) {
+    if (error instanceof UserError || signal.aborted) throw error;
+    throw new RunError(`${url} did not answer in ${retries + 1} attempts: ${reasonOf(error)}`, { cause: error });
   }
 }
 
@@ -61,10 +64,4 @@ function readJson(url: string, text: string): unknown {
       hint: "Check the address of the server.",
     });
   }
-}
-
-/** fetch puts the reason into the cause. */
-function describe(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
-  return error.cause instanceof Error ? `${error.message}: ${error.cause.message}` : error.message;
 }

@@ -7,8 +7,8 @@ import { runWorkflow } from "../testing/run-workflow.ts";
 import type { Script } from "../testing/scripted-sampler.ts";
 import { episodeMetrics } from "../trajectories/metrics.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
-import { parseOnAgentError } from "./on-agent-error.ts";
 import { type Row, rewards, setUp, tasksOf } from "./run-rollouts.fixture.ts";
+import { parseOnAgentError } from "./run-rollouts.ts";
 
 const hello = [{ role: "user" as const, content: "hi" }];
 const one = { tasks: tasksOf("one"), n: 1 };

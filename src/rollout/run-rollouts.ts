@@ -1,5 +1,4 @@
 /** Runs many attempts at many tasks concurrently: order, concurrency, retries. */
-
 import { ModelCallError } from "../agents/control-flow.ts";
 import type { Workflow } from "../agents/types.ts";
 import { yieldIfDue } from "../concurrency/yield-if-due.ts";
@@ -8,12 +7,28 @@ import { HoneError, RunError, UserError } from "../errors.ts";
 import { userFrames } from "../stack-frames.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
 import { isMistake, withoutStack } from "./attempt/failures.ts";
-import type { RolloutGateway } from "./attempt/lazy-gateway.ts";
-import { runAttempt } from "./attempt/run-attempt.ts";
+import { type RolloutGateway, runAttempt } from "./attempt/run-attempt.ts";
 import type { AttemptLimits } from "./attempt/time-limits.ts";
-import { defaultOnAgentError, type OnAgentError } from "./on-agent-error.ts";
 import type { SamplingClient } from "./session/sampling-client.ts";
 import { type RewardShaping, shapeStepRewards, toEpisode } from "./to-episode.ts";
+
+/**
+ * How a rollout ends whose agent throws after the model has answered (`rllm.workflow.on_agent_error`):
+ * - a reward: the rollout keeps its tokens and gets this reward. The only choice that does not favor replies that the
+ *   agent can use.
+ * - `retry`: another attempt, which samples new replies
+ * - `drop`: the reward is unknown, and the rollout is not trained on
+ * - `fail`: the run stops
+ */
+export type OnAgentError = "retry" | "drop" | "fail" | { reward: number };
+
+const defaultOnAgentError: OnAgentError = { reward: 0 };
+
+/** Reads the configuration's spelling. */
+export function parseOnAgentError(text: `reward:${number}` | "retry" | "drop" | "fail"): OnAgentError {
+  if (text === "retry" || text === "drop" || text === "fail") return text;
+  return { reward: Number(text.slice("reward:".length)) };
+}
 
 export interface RunRolloutsOptions<Row> {
   tasks: readonly Task<Row>[];

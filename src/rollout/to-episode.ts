@@ -1,8 +1,8 @@
 /** Turns the model calls of a rollout into trajectories, and its last attempt into an episode. */
+import type { Outcome } from "../agents/types.ts";
 import type { Task } from "../data/task.ts";
 import { own } from "../own.ts";
-import type { Episode, Step, Trajectory } from "../trajectories/types.ts";
-import type { EndedAttempt } from "./attempt/lazy-gateway.ts";
+import type { Episode, Failure, Step, TerminationReason, Trajectory } from "../trajectories/types.ts";
 import { defaultRole, type TrajectoryGrouping } from "./session/types.ts";
 
 /** The name of a trajectory in outcomes: its role, with `#instance` if the role has several. */
@@ -35,6 +35,21 @@ export function toTrajectories(calls: readonly RecordedCall[], { groupBy, nameBy
 
 /** 1 and "1" are the same key. */
 const keyOf = (value: unknown) => (value === undefined || value === null ? undefined : String(value));
+
+/** How an attempt ended. */
+export interface EndedAttempt {
+  /** The limit that ended it, in words. */
+  ended?: string;
+  trajectories: Trajectory[];
+  termination: TerminationReason;
+  /** Undefined when the attempt ended before there was one. */
+  outcome?: Outcome;
+  failure?: Failure;
+  /** What was thrown, when the attempt failed. */
+  error?: unknown;
+  /** The agent threw after the model had answered, so the error may be due to the reply. */
+  agentError?: boolean;
+}
 
 /** The last attempt of a rollout as an episode. */
 export function toEpisode(

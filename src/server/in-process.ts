@@ -5,6 +5,7 @@
 import { existsSync } from "node:fs";
 import { cp, mkdir, rm } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
+import { composeEngine } from "../backends/compose-engine.ts";
 import type { EngineHooks } from "../backends/descriptor.ts";
 import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
@@ -12,6 +13,7 @@ import { localEngineOptions } from "../backends/local/options.ts";
 import { openTinkerEngine } from "../backends/tinker/engine.ts";
 import { tinkerEngineOptions } from "../backends/tinker/service.ts";
 import { type StateTransfer, stateFile } from "../backends/tinker/states.ts";
+import { createClosers } from "../closers.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../files/temporary-names.ts";
@@ -27,39 +29,29 @@ export async function openOwnTinkerEngine(
   config: Config,
   hooks: Pick<EngineHooks, "logFile" | "media" | "onStatus">,
 ): Promise<Engine> {
-  const closers: (() => Promise<unknown>)[] = [];
-  const close = async () => {
-    for (const closer of closers.splice(0).reverse()) await closer();
-  };
+  const closers = createClosers();
   try {
     const local = await openLocalEngine(localEngineOptions(config, hooks));
-    closers.push(local.close);
+    closers.add(local.close);
     const stateFolder = await emptyFolder(hooks.logFile);
-    closers.push(() => rm(stateFolder, { recursive: true, force: true }));
+    closers.add(() => rm(stateFolder, { recursive: true, force: true }));
     const { name } = config.model;
     const running = await openService({ engines: [{ names: [name], engine: local }], stateFolder });
-    closers.push(running.close);
+    closers.add(running.close);
     const timer = setInterval(() => {
       running.sweep().catch((error: unknown) => hooks.onStatus?.(`tidying up the Tinker service failed: ${error}`));
     }, sweepMs).unref();
-    closers.push(async () => clearInterval(timer));
-    const service = { baseUrl: "http://in-process", apiKey: "tml-local" };
+    closers.add(() => clearInterval(timer));
+    const address = { baseUrl: "http://in-process", apiKey: "tml-local" };
     const engine = await openTinkerEngine({
-      ...tinkerEngineOptions(config, service, hooks),
+      ...tinkerEngineOptions(config, address, hooks),
       fetch: async (url, init) => running.app.request(url, init),
       states: stateTransfer(running.service.context.store, name),
     });
-    closers.push(engine.close);
-    return {
-      ...engine,
-      versions: { ...local.versions, ...engine.versions },
-      stats: async () => ({ ...(await local.stats()), ...(await engine.stats()) }),
-      waitingFor: () => [...local.waitingFor(), ...engine.waitingFor()],
-      close,
-    };
+    const service = { stats: local.stats, waitingFor: local.waitingFor, close: closers.close };
+    return composeEngine({ trainer: engine, versions: local.versions, programs: [service] });
   } catch (error) {
-    await close();
-    throw error;
+    return await closers.abandon(error);
   }
 }
 

@@ -2,7 +2,7 @@
  * Everything that happens in a run, as one union of events. The trainer emits them. Console, files, TensorBoard and
  * the other loggers subscribe.
  */
-import type { AttemptLife } from "../rollout/life.ts";
+import type { AttemptEvent } from "../rollout/session/types.ts";
 import type { FailureBoundary, FailureKind, TerminationReason } from "../trajectories/types.ts";
 import type { SampleRow } from "./samples.ts";
 
@@ -39,7 +39,7 @@ export type RunEvent =
   | { type: "setup-status"; text: string }
   /** Rollouts of these tasks are queued: of each, `count` from number `first` on. */
   | ({ type: "rollouts-queued"; tasks: readonly QueuedTask[] } & RolloutsOf)
-  /** Something happened to a rollout: see `AttemptLife`. */
+  /** Something happened to a rollout: see `AttemptEvent`. */
   | ({ type: "rollout" } & RolloutsOf & RolloutChange)
   /** `done` of `total` rollouts have ended; `tokens` were sampled so far in this phase. */
   | { type: "rollout-progress"; step: number; done: number; total: number; tokens: number }
@@ -91,7 +91,7 @@ export interface QueuedTask {
 
 /** `retry`: the attempt failed, another follows. `end`: the episode is complete; `reward` is its first trajectory's. */
 export type RolloutChange =
-  | AttemptLife
+  | AttemptEvent
   | ({ state: "retry"; failure: RolloutFailure } & RolloutIdentity)
   | ({
       state: "end";
@@ -100,7 +100,7 @@ export type RolloutChange =
       failure?: RolloutFailure;
     } & RolloutIdentity);
 
-type RolloutIdentity = Pick<AttemptLife, "task" | "rollout" | "attempt">;
+type RolloutIdentity = Pick<AttemptEvent, "task" | "rollout" | "attempt">;
 
 interface RolloutFailure {
   kind: FailureKind;

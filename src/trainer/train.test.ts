@@ -155,6 +155,19 @@ describe("train", () => {
     );
   });
 
+  it("ends rollouts at the limit of the servers that sample, although the engine's model has a higher one", async () => {
+    const { engine, chat } = openToy();
+    const maxLength = 2;
+    async function createPolicy(spec: PolicySpec): Promise<Policy> {
+      const { sampler, learner } = await engine.createPolicy(spec);
+      return { learner, sampler: Object.assign(sampler, { maxLength, servers: "vLLM at http://a" }) };
+    }
+    const overrides = [`rllm.trainer.run_dir=${newFolder()}`];
+    const failure = train(toy(), { engine: { engine: { ...engine, createPolicy }, chat }, overrides });
+    await expect(failure).rejects.toThrow(/the limit is 1 \(the model's context window less 1\)/);
+    expect(engine.model.maxLength).toBeGreaterThan(maxLength);
+  });
+
   it("reports prompts that are longer than the limit, and stops if all are", async () => {
     const long = toy({ data: { max_prompt_length: 1 } });
     const failure = train(long, { engine: openToy(), overrides: [`rllm.trainer.run_dir=${newFolder()}`] });

@@ -24,12 +24,10 @@ import { startLocalWorker } from "./worker-process.ts";
  * @throws RunError when the set-up or the worker fails
  */
 export async function openLocalEngine(options: LocalEngineOptions): Promise<Engine> {
-  const { connection, model: own, seen, versions, nccl, died } = await openWorker(options);
+  const { connection, model, seen, versions, nccl, died } = await openWorker(options);
   const store = options.media ?? memoryStore();
   const able = (options.processes ?? 1) > 1 ? shardedCapabilities : capabilities;
   const others = new Set<Connection>();
-  // A run's sequences fit all of its models.
-  let model = own;
 
   async function openOther(name: string, load: Parameters<typeof openWorker>[1]) {
     const opened = await openWorker({ ...options, model: name }, load);
@@ -44,10 +42,9 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
       await other.connection.close();
     };
     try {
-      requireSameVocabulary(own, other.model);
+      requireSameVocabulary(model, other.model);
       const { learner } = await createPolicy(other.connection, store, spec);
-      model = { ...model, maxLength: Math.min(model.maxLength, other.model.maxLength) };
-      return { ...learner, close };
+      return { ...learner, maxLength: other.model.maxLength, close };
     } catch (error) {
       await close();
       throw error;
@@ -56,9 +53,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
 
   return {
     capabilities: able,
-    get model() {
-      return model;
-    },
+    model,
     versions,
     ...(nccl === null ? {} : { nccl }),
     ...(able.images && seen.placeholder ? { images: workerImages(connection, store, seen.placeholder) } : {}),

@@ -4,17 +4,17 @@ import { UserError } from "../../errors.ts";
 import { type MediaStore, memoryStore } from "../../images/media-store.ts";
 import type { Connection } from "../channel/connection.ts";
 import { workerStats } from "../channel/reports.ts";
-import type { Engine, Policy, PolicySpec, Sampler } from "../engine.ts";
+import type { Engine, Policy, PolicySpec, Sampler, SamplingPart } from "../engine.ts";
 import { folderForWeights, publishingFolders } from "../published-folders.ts";
 import { openWorker } from "./engine.ts";
 import type { LocalEngineOptions } from "./options.ts";
 import { sample } from "./sample.ts";
 
 /** @param folder for published weights, removed on close */
-export async function withOwnSampler(
-  trainer: Engine,
+export async function workerPolicies(
+  trainer: Pick<Engine, "model" | "images" | "createPolicy">,
   { folder, ...options }: LocalEngineOptions & { folder: string },
-): Promise<Engine> {
+): Promise<SamplingPart> {
   const { connection, died } = await openWorker({ ...options, processes: 1 });
   const folders = new Set<string>();
 
@@ -33,21 +33,12 @@ export async function withOwnSampler(
   }
 
   return {
-    ...trainer,
-    get model() {
-      return trainer.model;
-    },
     createPolicy,
-    async stats() {
-      const [training, sampling] = await Promise.all([trainer.stats(), workerStats(connection)]);
-      const both = { ...training, ...sampling };
-      for (const name of Object.keys(both)) both[name] = (training[name] ?? 0) + (sampling[name] ?? 0);
-      return both;
-    },
-    waitingFor: () => [...trainer.waitingFor(), ...connection.waitingFor()],
-    died: Promise.race([died, ...(trainer.died ? [trainer.died] : [])]),
+    stats: () => workerStats(connection),
+    waitingFor: connection.waitingFor,
+    died,
     async close() {
-      await Promise.all([trainer.close(), connection.close()]);
+      await connection.close();
       for (const each of folders) rmSync(each, { recursive: true, force: true });
     },
   };

@@ -10,13 +10,14 @@ import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { mean } from "../../statistics.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
+import { composeEngine } from "../compose-engine.ts";
 import { conformance } from "../conformance/conformance.ts";
 import { samplerChecks } from "../conformance/sampler.ts";
 import { linearLoss, madeUpSequences, madeUpWeights, numTrained } from "../conformance/tools.ts";
 import type { Engine } from "../engine.ts";
 import { shardedCapabilities } from "./capabilities.ts";
 import { openLocalEngine } from "./engine.ts";
-import { withOwnSampler } from "./own-sampler.ts";
+import { workerPolicies } from "./own-sampler.ts";
 
 type Options = Parameters<typeof openLocalEngine>[0];
 
@@ -49,7 +50,9 @@ describe.each(shardings)("two processes, $name", ({ name: sharding, more }) => {
   beforeAll(async () => {
     await engine?.close();
     const all = { ...options, ...more };
-    engine = await withOwnSampler(await openLocalEngine(all), { ...all, folder: join(root, "published") });
+    const trainer = await openLocalEngine(all);
+    const samplers = await workerPolicies(trainer, { ...all, folder: join(root, "published") });
+    engine = composeEngine({ trainer, samplers });
   });
   const ofSampler = new Set(samplerChecks.map(({ name }) => name));
   const checks = conformance.filter(

@@ -1,6 +1,7 @@
 /** The local engine: a Python worker on this machine, which inference servers may sample for. */
 import { join } from "node:path";
 import { temporaryFolder } from "../../files/temporary-names.ts";
+import { composeEngine } from "../compose-engine.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
 import { capabilities, capabilitiesWith, shardedCapabilities } from "../local/capabilities.ts";
 import { localEngineOptions, serverKey, serversOf } from "../local/options.ts";
@@ -18,45 +19,43 @@ export const local: BackendDescriptor = {
   async open({ config }, { folder, warn, ...hooks }) {
     const { openLocalEngine } = await import("../local/engine.ts");
     const options = localEngineOptions(config, hooks);
-    const own = await openLocalEngine(options);
-    const { type: kind } = config.local.sampler;
+    const trainer = await openLocalEngine(options);
+    const { type: kind, timeout: timeoutSeconds, tensor_parallel } = config.local.sampler;
     const published = folder === undefined ? temporaryFolder("hone-published-") : join(folder, "published");
-    if (kind === "own") {
-      if (config.local.processes === 1) return own;
-      const { withOwnSampler } = await import("../local/own-sampler.ts");
-      return withOwnSampler(own, { ...options, folder: published }).catch(async (error: unknown) => {
-        await own.close();
-        throw error;
-      });
-    }
-    const { images, ...rest } = own;
-    const refusal = images && kind === "sglang" ? refusalOfImages(own.model.directory) : undefined;
-    const engine = {
-      ...rest,
-      ...(refusal === undefined ? images && { images } : { imagesReason: refusal }),
-      capabilities: capabilitiesWith(kind, own.capabilities),
-    };
-    const [{ withServer }, { ownServer }, { openTokenizer }] = await Promise.all([
-      import("../servers/with-server.ts"),
-      import("../servers/process/own-server.ts"),
-      import("../../chat/tokens/tokenizer.ts"),
-    ]);
-    const serving = {
-      onNote: warn,
-      timeoutSeconds: config.local.sampler.timeout,
-      folder: published,
-      encode: (text: string) => openTokenizer(engine.model.directory).encode(text),
-    };
-    const servers = serversOf(config);
-    if (servers !== undefined) return withServer(engine, { ...serving, ...servers, apiKey: serverKey(config) });
     try {
-      const server = await startOwnServer(config, engine, hooks);
-      const { url, apiKey } = server;
+      if (kind === "own") {
+        if (config.local.processes === 1) return trainer;
+        const { workerPolicies } = await import("../local/own-sampler.ts");
+        return composeEngine({ trainer, samplers: await workerPolicies(trainer, { ...options, folder: published }) });
+      }
+      const [{ servedPolicies }, { openTokenizer }] = await Promise.all([
+        import("../servers/served-policies.ts"),
+        import("../../chat/tokens/tokenizer.ts"),
+      ]);
+      const { model, nccl, createPolicy } = trainer;
+      const imagesReason = trainer.images && kind === "sglang" ? refusalOfImages(model.directory) : undefined;
+      const images = imagesReason === undefined ? trainer.images : undefined;
+      const serving = {
+        onNote: warn,
+        timeoutSeconds,
+        folder: published,
+        encode: (text: string) => openTokenizer(model.directory).encode(text),
+      };
+      const parts = { trainer, imagesReason, capabilities: capabilitiesWith(kind, trainer.capabilities) };
+      const running = serversOf(config);
+      if (running !== undefined) {
+        const serverOptions = { ...serving, ...running, apiKey: serverKey(config) };
+        return composeEngine({ ...parts, samplers: servedPolicies({ model, images, createPolicy }, serverOptions) });
+      }
+      const own = await startOwnServer(config, { model, nccl, images }, hooks);
+      const { url, apiKey, died, stop } = own;
       const sleeps = sleepsWhileTraining(config);
-      const broadcastTo = broadcasts(config, engine) ? config.local.sampler.tensor_parallel : undefined;
-      return ownServer(withServer(engine, { ...serving, kind, urls: [url], apiKey, sleeps, broadcastTo }), server);
+      const broadcastTo = broadcasts(config, trainer) ? tensor_parallel : undefined;
+      const serverOptions = { ...serving, kind, urls: [url], apiKey, sleeps, broadcastTo, own };
+      const samplers = servedPolicies({ model, images, createPolicy }, serverOptions);
+      return composeEngine({ ...parts, samplers, programs: [{ died, close: stop }] });
     } catch (error) {
-      await engine.close();
+      await trainer.close();
       throw error;
     }
   },

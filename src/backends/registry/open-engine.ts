@@ -1,10 +1,10 @@
 /** The engine that a configuration names. The only place that lists the backends. */
 import type { Backend } from "../../config/schema/about.ts";
 import type { Config } from "../../config/schema.ts";
+import { composeEngine, withScores } from "../compose-engine.ts";
 import type { BackendDescriptor, ComposedTree, EngineHooks } from "../descriptor.ts";
 import type { AdapterSpec, Capabilities, Engine, Finding } from "../engine.ts";
 import type { Rule } from "../rule.ts";
-import { scoringCapabilities } from "../servers/scoring/scoring-capabilities.ts";
 import { local } from "./local.ts";
 import { tinker } from "./tinker.ts";
 import { verl } from "./verl.ts";
@@ -13,7 +13,7 @@ const descriptors: Readonly<Record<Backend, BackendDescriptor>> = { local, tinke
 
 export function capabilitiesOf(config: Config, backend: Backend = config.rllm.backend): Capabilities {
   const capabilities = descriptorOf(backend).capabilities(config);
-  return usesScoringServers(config) ? scoringCapabilities(capabilities) : capabilities;
+  return usesScoringServers(config) ? withScores(capabilities) : capabilities;
 }
 
 export function isRemote(config: Config): boolean {
@@ -52,7 +52,7 @@ export async function openEngine(composed: ComposedTree, hooks: EngineHooks = {}
   const engine = await requireBackend(composed).open(composed, hooks);
   if (!usesScoringServers(config)) return engine;
   const { scoringServers } = await import("./scoring-servers.ts");
-  return scoringServers(engine, config, hooks);
+  return composeEngine({ trainer: engine, scorers: scoringServers(engine.model, config, hooks) });
 }
 
 const usesScoringServers = ({ rllm: { reward } }: Config) => reward.model !== null && reward.use_engine;

@@ -18,15 +18,15 @@ import { mean } from "../../statistics.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
 import type { Sequence } from "../../trajectories/types.ts";
+import { composeEngine } from "../compose-engine.ts";
 import { samplerChecks } from "../conformance/conformance.ts";
 import { lora, madeUpSequences, madeUpTokens, madeUpWeights, numTrained, params, step } from "../conformance/tools.ts";
 import type { Engine, Policy, Sampler } from "../engine.ts";
 import { capabilitiesWith } from "../local/capabilities.ts";
 import { openLocalEngine } from "../local/engine.ts";
 import { localEngineOptions } from "../local/options.ts";
-import { ownServer } from "../servers/process/own-server.ts";
 import type { ServerProcess } from "../servers/process/server-process.ts";
-import { withServer } from "../servers/with-server.ts";
+import { servedPolicies } from "../servers/served-policies.ts";
 import { startOwnServer } from "./own-server.ts";
 
 const root = temporaryFolder("own-server");
@@ -51,12 +51,16 @@ beforeAll(async () => {
   server = await startOwnServer(config(), local, hooks);
   const tokenizer = openTokenizer(local.model.directory);
   encode = (written) => tokenizer.encode(written);
-  engine = ownServer(throughServer(server.url, "adapters"), server);
+  const programs = [{ died: server.died, close: server.stop }];
+  engine = composeEngine({ trainer: local, samplers: through(server.url, "adapters", server), programs });
 });
 afterAll(() => engine?.close() ?? local?.close());
 
-const throughServer = (url: string, folder: string) =>
-  withServer(local, { urls: [url], apiKey: server.apiKey, folder: join(root, folder), encode });
+const through = (url: string, folder: string, own?: ServerProcess) =>
+  servedPolicies(local, {
+    ...{ urls: [url], apiKey: server.apiKey, folder: join(root, folder), encode },
+    ...(own ? { own } : {}),
+  });
 
 async function trainStep({ learner, sampler }: Policy, seed: number): Promise<void> {
   const sequences = madeUpSequences(local);
@@ -186,7 +190,7 @@ async function staleProxy(): Promise<Server> {
 it("a server that acknowledges an adapter without applying it is caught with the next weights", async () => {
   const proxy = await staleProxy();
   try {
-    const deceived = throughServer(`http://127.0.0.1:${(proxy.address() as AddressInfo).port}`, "deceived");
+    const deceived = through(`http://127.0.0.1:${(proxy.address() as AddressInfo).port}`, "deceived");
     const policy = await deceived.createPolicy({ adapter: lora() });
     await expect(trainStep(policy, 1)).rejects.toMatchObject({ exitCode: 1, code: "sampler_mismatch" });
     await policy.sampler.close();

@@ -6,7 +6,7 @@ import { UserError } from "../../errors.ts";
 import { hasNvidiaGpu } from "../../python/find.ts";
 import { prepareEnvironment } from "../../python/prepare.ts";
 import type { EngineHooks } from "../descriptor.ts";
-import type { Engine, ModelInfo } from "../engine.ts";
+import type { ModelInfo } from "../engine.ts";
 import { threadEnvironment, usableCores } from "../local/cores.ts";
 import { readModelType, serverPackages } from "../local/server-packages.ts";
 import type { Rule } from "../rule.ts";
@@ -69,7 +69,7 @@ export const ownServerRules: readonly Rule[] = [
 /** @throws UserError when its environment is missing; EngineDied when it ends before it answers */
 export async function startOwnServer(
   config: Config,
-  { model, nccl, images }: Pick<Engine, "model" | "nccl" | "images">,
+  { model, nccl, images }: { model: ModelInfo; nccl?: string | undefined; images?: unknown },
   { logFile, onStatus = () => {} }: Pick<EngineHooks, "logFile" | "onStatus">,
 ): Promise<ServerProcess> {
   const [{ startServer }, { sglangLaunch, vllmLaunch }] = await Promise.all([

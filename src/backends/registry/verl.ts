@@ -2,6 +2,7 @@
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { temporaryFolder } from "../../files/temporary-names.ts";
+import { composeEngine } from "../compose-engine.ts";
 import type { BackendDescriptor, EngineHooks } from "../descriptor.ts";
 import type { Engine } from "../engine.ts";
 import { usableCores } from "../local/cores.ts";
@@ -36,29 +37,30 @@ export const verl: BackendDescriptor = {
     return (await import("../verl/examine.ts")).examine(composed, usableCores());
   },
   async open(composed, { folder, warn, ...hooks }) {
-    const [{ openVerlEngine }, { withServer }, { ownServer }, { openTokenizer }] = await Promise.all([
+    const [{ openVerlEngine }, { servedPolicies }, { openTokenizer }] = await Promise.all([
       import("../verl/engine.ts"),
-      import("../servers/with-server.ts"),
-      import("../servers/process/own-server.ts"),
+      import("../servers/served-policies.ts"),
       import("../../chat/tokens/tokenizer.ts"),
     ]);
     const options = verlEngineOptions(composed, usableCores(), { ...hooks, ...(warn ? { warn } : {}) });
-    const engine = await openVerlEngine(options);
+    const trainer = await openVerlEngine(options);
     const serving = {
       onNote: warn,
       folder: folder === undefined ? temporaryFolder("hone-published-") : join(folder, "published"),
-      encode: (text: string) => openTokenizer(engine.model.directory).encode(text),
+      encode: (text: string) => openTokenizer(trainer.model.directory).encode(text),
     };
-    if (engine.rollouts) {
+    if (trainer.rollouts) {
       const hint = "see worker.log in the run folder";
-      return withServer(engine, { ...serving, ...engine.rollouts, kind: options.rollouts!, hint });
+      const serverOptions = { ...serving, ...trainer.rollouts, kind: options.rollouts!, hint };
+      return composeEngine({ trainer, samplers: servedPolicies(trainer, serverOptions) });
     }
     try {
-      const server = await startSampler(composed.config, engine, hooks);
-      const { url, apiKey } = server;
-      return ownServer(withServer(engine, { ...serving, urls: [url], apiKey }), server);
+      const own = await startSampler(composed.config, trainer, hooks);
+      const { url, apiKey, died, stop } = own;
+      const samplers = servedPolicies(trainer, { ...serving, urls: [url], apiKey, own });
+      return composeEngine({ trainer, samplers, programs: [{ died, close: stop }] });
     } catch (error) {
-      await engine.close();
+      await trainer.close();
       throw error;
     }
   },

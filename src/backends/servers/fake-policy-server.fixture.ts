@@ -4,9 +4,11 @@ import { rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { temporaryFolder } from "../../files/temporary-names.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
+import { composeEngine } from "../compose-engine.ts";
 import { lora } from "../conformance/tools.ts";
-import type { Engine, Sampler, WeightGroup } from "../engine.ts";
+import type { Engine, LearningEngine, Sampler, WeightGroup } from "../engine.ts";
 import { fakeServer, type ServerKind } from "./fake-server.fixture.ts";
+import { type ServerOptions, servedPolicies } from "./served-policies.ts";
 
 const tabular = tabularEngine({ alphabet: "abcdefghijklmnopqrstuvwxyz" });
 
@@ -32,6 +34,10 @@ export const exportingEngine: Engine = {
     return { sampler, learner: { ...learner, openGroup, export: (dir) => learner.saveState(dir) } };
   },
 };
+
+/** The trainer, with policies that servers sample. */
+export const servedEngine = (trainer: LearningEngine, options: ServerOptions): Engine =>
+  composeEngine({ trainer, samplers: servedPolicies(trainer, options) });
 
 export const encode = (text: string) => Array.from(text, (_, index) => index % 20);
 

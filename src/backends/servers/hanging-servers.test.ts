@@ -58,9 +58,7 @@ test.each<[string, RequestListener, Partial<GroupOptions>, string]>([
 ])("a server that %s is left out, and its samples are asked elsewhere", async (_, answer, options, why) => {
   await open(answer, options);
   expect(await sample()).toEqual(await expected());
-  expect(notes).toEqual([
-    `the inference server at URL does not answer (${why}); its samples are requested from the others`,
-  ]);
+  expect(notes).toEqual([`the inference server at URL does not answer (${why}); its requests go to the others`]);
   expect([group.retries, group.working.length]).toEqual([1, 1]);
   // It is not asked again at once.
   await sample();

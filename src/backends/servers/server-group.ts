@@ -1,18 +1,31 @@
 /** The inference servers of a run: chooses a server for each request, and excludes servers that fail. */
 import { HoneError, RunError } from "../../errors.ts";
-import { ConnectionBroken, reasonOf, ServerFailed, ServerStalled } from "./requests/server-failed.ts";
-import { newPool, openServer, type Server, statusOf } from "./server.ts";
+import { reasonOf } from "../../http/retries.ts";
+import {
+  addressOf,
+  ConnectionBroken,
+  newPool,
+  openServer,
+  type Server,
+  ServerFailed,
+  type ServerSettings,
+  ServerStalled,
+  samplerSettings,
+  statusOf,
+} from "./server.ts";
 
 export interface GroupOptions {
   urls: readonly string[];
   apiKey?: string | undefined;
+  /** Default: those of samplers. */
+  settings?: ServerSettings;
   /** Called with a line when a server is excluded, and when it is used again. */
   onNote?: ((text: string) => void) | undefined;
   /** A request fails after this many seconds without progress (no answer, or no token of a stream). Default 1800. */
   timeoutSeconds?: number | undefined;
   /** Seconds between the /health checks of servers with running requests. Default 30. */
   watchSeconds?: number;
-  /** The hint for a server that does not answer. Default: start it, or correct its address. */
+  /** The hint for a server that does not answer. Default: start it, or correct its setting. */
   hint?: string | undefined;
 }
 
@@ -47,9 +60,7 @@ const askAgainMs = 5000;
 /** Time limit of a /health request. */
 const healthMs = 10_000;
 
-const startOrCorrect = "start it, or correct local.sampler.url";
-
-interface Loss {
+interface Exclusion {
   why: string;
   /** What the user can do. */
   hint: string;
@@ -58,15 +69,16 @@ interface Loss {
 }
 
 export function openServers(options: GroupOptions): ServerGroup {
-  const { urls, apiKey, onNote, timeoutSeconds = 1800, watchSeconds = 30, hint: startIt = startOrCorrect } = options;
-  const servers = urls.map((url) => openServer(url, apiKey, timeoutSeconds));
-  const lost = new Map<Server, Loss>();
+  const { urls, apiKey, onNote, timeoutSeconds = 1800, watchSeconds = 30, settings = samplerSettings } = options;
+  const startIt = options.hint ?? `start it, or correct ${settings.url}`;
+  const servers = urls.map((url) => openServer(addressOf(url, apiKey, settings), timeoutSeconds));
+  const excluded = new Map<Server, Exclusion>();
   const homes = new WeakMap<object, Server>();
   const checks = new Map<Server, Promise<string | undefined>>();
   let retries = 0;
   let closed = false;
 
-  const isWorking = (server: Server) => !lost.has(server);
+  const isWorking = (server: Server) => !excluded.has(server);
 
   function choose(session: object | undefined, tried: ReadonlySet<Server>): Server | undefined {
     const open = servers.filter((server) => isWorking(server) && !tried.has(server));
@@ -87,32 +99,32 @@ export function openServers(options: GroupOptions): ServerGroup {
     return running;
   }
 
-  function leaveOut(server: Server, loss: Loss): void {
+  function exclude(server: Server, exclusion: Exclusion): void {
     if (!isWorking(server)) return;
     // It may have been restarted with other flags.
     server.generates = undefined;
-    lost.set(server, loss);
+    excluded.set(server, exclusion);
     if (servers.some(isWorking)) {
       onNote?.(
-        `the inference server at ${server.url} does not answer (${loss.why}); its samples are requested from the others`,
+        `the inference server at ${server.url} does not answer (${exclusion.why}); its requests go to the others`,
       );
     }
   }
 
   /** @returns whether the server is now excluded */
-  async function leaveOutIfLost(server: Server, failure: ServerFailed): Promise<boolean> {
+  async function excludeIfDown(server: Server, failure: ServerFailed): Promise<boolean> {
     if (failure instanceof ServerStalled) {
       // A server whose engine hangs may still answer /health.
       const askAt = performance.now() + timeoutSeconds * 1000;
-      leaveOut(server, {
+      exclude(server, {
         why: failure.why,
-        hint: "restart it; if replies take longer, raise local.sampler.timeout",
+        hint: `restart it; if replies take longer, raise ${settings.timeout}`,
         askAt,
       });
     } else if (isWorking(server)) {
       const why = await check(server);
       if (why === undefined) return false;
-      leaveOut(server, { why, hint: startIt, askAt: performance.now() + askAgainMs });
+      exclude(server, { why, hint: startIt, askAt: performance.now() + askAgainMs });
     }
     return true;
   }
@@ -125,7 +137,7 @@ export function openServers(options: GroupOptions): ServerGroup {
     const status = typeof first === "string" ? await ask() : first;
     // A busy server may answer 503.
     if (typeof status === "number" || closed || !isWorking(server)) return;
-    leaveOut(server, { why: status, hint: startIt, askAt: performance.now() + askAgainMs });
+    exclude(server, { why: status, hint: startIt, askAt: performance.now() + askAgainMs });
     const { pool } = server;
     server.pool = newPool(server.url, timeoutSeconds);
     await pool.destroy(new Error(status));
@@ -137,7 +149,7 @@ export function openServers(options: GroupOptions): ServerGroup {
 
   /** Tries to reach excluded servers again. */
   async function askAgain(): Promise<void> {
-    const due = [...lost].filter(([, { askAt }]) => performance.now() >= askAt);
+    const due = [...excluded].filter(([, { askAt }]) => performance.now() >= askAt);
     const asked = due.map(async ([server, state]) => {
       state.askAt = performance.now() + askAgainMs;
       const why = await check(server);
@@ -151,13 +163,13 @@ export function openServers(options: GroupOptions): ServerGroup {
         state.why = reasonOf(error);
         return;
       }
-      if (!closed && lost.delete(server)) onNote?.(`the inference server at ${server.url} is back`);
+      if (!closed && excluded.delete(server)) onNote?.(`the inference server at ${server.url} is back`);
     });
     await Promise.all(asked);
   }
 
   function unreachable(): RunError {
-    const [[server, { why, hint }] = [servers[0]!, { why: "", hint: startIt }]] = lost;
+    const [[server, { why, hint }] = [servers[0]!, { why: "", hint: startIt }]] = excluded;
     const none = servers.length > 1 && !servers.some(isWorking);
     const text = none
       ? `none of the ${servers.length} inference servers answers; the one at ${server.url}: ${why}`
@@ -180,8 +192,8 @@ export function openServers(options: GroupOptions): ServerGroup {
       const reconnected = new Set<Server>();
       let failure: unknown;
       for (;;) {
-        const asking = lost.size > 0 ? askAgain() : undefined;
-        if (lost.size === servers.length) await asking;
+        const asking = excluded.size > 0 ? askAgain() : undefined;
+        if (excluded.size === servers.length) await asking;
         const server = choose(session, tried);
         if (server === undefined) throw servers.some(isWorking) ? failure : unreachable();
         if (failure !== undefined) retries++;
@@ -191,8 +203,8 @@ export function openServers(options: GroupOptions): ServerGroup {
           return await ask(server);
         } catch (error) {
           if (error instanceof ServerFailed) {
-            const isLost = await leaveOutIfLost(server, error);
-            if (!isLost && error instanceof ConnectionBroken && !reconnected.has(server)) {
+            const isExcluded = await excludeIfDown(server, error);
+            if (!isExcluded && error instanceof ConnectionBroken && !reconnected.has(server)) {
               reconnected.add(server);
               tried.delete(server);
             }
@@ -217,7 +229,7 @@ export function openServers(options: GroupOptions): ServerGroup {
           try {
             return [await ask(server)];
           } catch (error) {
-            if (error instanceof ServerFailed && (await leaveOutIfLost(server, error))) return [];
+            if (error instanceof ServerFailed && (await excludeIfDown(server, error))) return [];
             throw error;
           } finally {
             server.running--;
@@ -228,7 +240,7 @@ export function openServers(options: GroupOptions): ServerGroup {
       return answers.flat();
     },
     requireAll() {
-      if (lost.size > 0) throw unreachable();
+      if (excluded.size > 0) throw unreachable();
     },
     async close() {
       closed = true;

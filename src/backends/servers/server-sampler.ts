@@ -8,9 +8,8 @@ import { type Dialect, MissingTokens, type ServerReply, type VersionSpan } from 
 import { sglang } from "./dialects/sglang.ts";
 import { vllmCompletions } from "./dialects/vllm-completions.ts";
 import { vllmDialect } from "./dialects/vllm-dialect.ts";
-import { continuedRequest, joinReplies } from "./requests/continued.ts";
-import { gatherEvents } from "./requests/gather-events.ts";
 import { post } from "./requests/post.ts";
+import { continuedRequest, gatherEvents, joinReplies } from "./requests/reply-parts.ts";
 import { type ServedImages, toServed } from "./requests/served-images.ts";
 import type { Server } from "./server.ts";
 import { openServers, type ServerGroup } from "./server-group.ts";
@@ -63,16 +62,16 @@ export function serverSampler(options: ServerSamplerOptions): Sampler {
 }
 
 /** The model that samples the next part of a reply. */
-export interface Borrowed extends Pick<ServedModelOptions, "model" | "adapter" | "version"> {
+export interface ModelInUse extends Pick<ServedModelOptions, "model" | "adapter" | "version"> {
   /** Called when the part is sampled. */
-  giveBack(): void;
+  release(): void;
 }
 
 export interface ServedSampler extends Sampler {
   /** The prompt of the request that was sent last. */
   readonly lastPrompt: Pick<SampleRequest, "prompt" | "media"> | undefined;
   /**
-   * Ends the running requests at the servers and continues each from its tokens, with the model that `borrow` returns now.
+   * Ends the running requests at the servers and continues each from its tokens, with the model that `acquire` returns now.
    * Requests at servers that cannot end requests are not changed.
    *
    * @param endAll ends all requests of the servers; used instead of their own route
@@ -92,12 +91,12 @@ interface Call {
 /**
  * A sampler of one model at the servers. Closing it does not close the servers.
  *
- * @param borrow called for each part of a reply; default: always the same model
+ * @param acquire called for each part of a reply; default: always the same model
  */
 export function sampleFrom(
   group: Pick<ServerGroup, "run" | "servers">,
   options: ServedModelOptions,
-  borrow: () => Promise<Borrowed> = async () => ({ ...options, giveBack: () => {} }),
+  acquire: () => Promise<ModelInUse> = async () => ({ ...options, release: () => {} }),
 ): ServedSampler {
   const mode = options.logprobs ?? (options.kind === "sglang" ? sglang : vllmCompletions).logprobs;
   /** The newest version that the server has reported. */
@@ -120,7 +119,7 @@ export function sampleFrom(
     }
     const served = await toServed(request, options.images, dialect.images);
     lastPrompt = call.request;
-    const { model, adapter, version: known, giveBack } = await borrow();
+    const { model, adapter, version: known, release } = await acquire();
     /** A known version applies to the whole part. */
     const stamp = (reply: ServerReply): ServerReply =>
       known === undefined ? reply : { ...reply, versions: [{ version: known, end: reply.tokens.length }] };
@@ -154,7 +153,7 @@ export function sampleFrom(
       });
     } finally {
       running.delete(call);
-      giveBack();
+      release();
     }
   }
 

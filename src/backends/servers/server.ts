@@ -1,16 +1,33 @@
-/** One inference server: its address and its connections. */
+/** One inference server: its address, its connections, and how it fails. */
 import { Pool } from "undici";
-import { UserError } from "../../errors.ts";
-import { reasonOf } from "./requests/server-failed.ts";
+import { RunError, UserError } from "../../errors.ts";
+import { reasonOf } from "../../http/retries.ts";
 
-export interface Server {
+/** The settings of a server, for messages. */
+export interface ServerSettings {
+  url: string;
+  apiKey: string;
+  timeout: string;
+}
+
+export const samplerSettings: ServerSettings = {
+  url: "local.sampler.url",
+  apiKey: "local.sampler.api_key",
+  timeout: "local.sampler.timeout",
+};
+
+export interface ServerAddress {
   /** The address without `/v1`. */
   readonly url: string;
   /** The part of paths before `/v1`. */
   readonly prefix: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly settings: ServerSettings;
+}
+
+export interface Server extends ServerAddress {
   /** Replaced when the server hangs, to end all requests to it. */
   pool: Pool;
-  readonly headers: Readonly<Record<string, string>>;
   /** Time limit for a request without progress. */
   readonly timeoutSeconds: number;
   /** Number of running requests. */
@@ -19,17 +36,22 @@ export interface Server {
   generates?: Promise<boolean> | undefined;
 }
 
-export function openServer(text: string, apiKey: string | undefined, timeoutSeconds: number): Server {
+/** @throws UserError if the address contains a login */
+export function addressOf(text: string, apiKey: string | undefined, settings: ServerSettings): ServerAddress {
   const { origin, pathname, username, password } = new URL(text);
   if (username !== "" || password !== "") {
     throw new UserError(`the address of the inference server at ${origin} contains a login, which is not supported`, {
-      hint: "set local.sampler.api_key instead",
+      hint: `set ${settings.apiKey} instead`,
     });
   }
   const prefix = pathname.replace(/\/+$/, "").replace(/\/v1$/, "");
   const headers: Record<string, string> = { "content-type": "application/json" };
   if (apiKey !== undefined) headers.authorization = `Bearer ${apiKey}`;
-  return { url: origin + prefix, prefix, pool: newPool(origin, timeoutSeconds), headers, timeoutSeconds, running: 0 };
+  return { url: origin + prefix, prefix, headers, settings };
+}
+
+export function openServer(address: ServerAddress, timeoutSeconds: number): Server {
+  return { ...address, pool: newPool(address.url, timeoutSeconds), timeoutSeconds, running: 0 };
 }
 
 export function newPool(url: string, timeoutSeconds: number): Pool {
@@ -51,5 +73,28 @@ export async function statusOf({ url, headers }: Server, limitMs: number): Promi
   } catch (error) {
     const isLate = error instanceof Error && error.name === "TimeoutError";
     return isLate ? `no answer to /health within ${limitMs / 1000} s` : reasonOf(error);
+  }
+}
+
+/** The server failed, rather than the request: its connection broke, or its answer may be another one later. */
+export class ServerFailed extends RunError {
+  override name = "ServerFailed";
+  /** The delay that the server asked for. */
+  retryAfterSeconds?: number | undefined;
+}
+
+/** The connection broke before an answer began. */
+export class ConnectionBroken extends ServerFailed {
+  override name = "ConnectionBroken";
+}
+
+/** The server accepted a request, but made no progress with it. */
+export class ServerStalled extends ServerFailed {
+  override name = "ServerStalled";
+  constructor(
+    message: string,
+    readonly why: string,
+  ) {
+    super(message);
   }
 }

@@ -6,9 +6,9 @@ import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
 import { lora, params, sampleOne } from "../conformance/tools.ts";
 import type { Engine, Sample, SampleRequest, Sampler } from "../engine.ts";
+import { servedEngine } from "./fake-policy-server.fixture.ts";
 import { fakeServer } from "./fake-server.fixture.ts";
 import { type ServerSamplerOptions, serverSampler } from "./server-sampler.ts";
-import { withServer } from "./with-server.ts";
 
 const tabular = tabularEngine({
   alphabet: "abcdefghijklmnopqrstuvwxyz",
@@ -106,7 +106,7 @@ describe("several servers", () => {
     expect(await waiting).toEqual(await sampleAll(nine, base));
     expect(counts().reduce((sum, count) => sum + count)).toBe(12);
     expect(notes).toEqual([
-      expect.stringMatching(/^the inference server at http\S+ does not answer \(.+\); its samples are requested/),
+      expect.stringMatching(/^the inference server at http\S+ does not answer \(.+\); its requests go to/),
     ]);
     await sampleAll(nine);
     expect(counts()[1]).toBe(3);
@@ -200,7 +200,7 @@ describe("a policy that several servers sample", () => {
   beforeEach(async () => {
     adapters = [];
     running = [await startWith(0), await startWith(1)];
-    engine = withServer(trainer, {
+    engine = servedEngine(trainer, {
       urls: running.map(({ url }) => url),
       apiKey,
       folder,

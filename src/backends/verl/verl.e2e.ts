@@ -34,7 +34,7 @@ import {
 } from "../conformance/tools.ts";
 import type { Engine, Learner, LearningEngine, Sample, Sampler } from "../engine.ts";
 import { openLocalEngine } from "../local/engine.ts";
-import { withServer } from "../servers/with-server.ts";
+import { servedEngine } from "../servers/fake-policy-server.fixture.ts";
 import { capabilities } from "./capabilities.ts";
 import { openVerlEngine, type VerlEngine } from "./engine.ts";
 import { nativeLoss } from "./native-loss.ts";
@@ -227,15 +227,13 @@ describe("verl's rollout servers", () => {
   let served: Engine;
   beforeAll(() => {
     const encode = (text: string) => openTokenizer(model).encode(text);
-    served = withServer(verl, { ...verl.rollouts!, folder: join(root, "published"), encode });
+    served = servedEngine(verl, { ...verl.rollouts!, folder: join(root, "published"), encode });
   });
 
   it("end a request when new weights arrive, which continues with them", async () => {
     const { learner, sampler } = await served.createPolicy({ adapter: { kind: "full" } });
     try {
-      expect(served.model.sampledBy).toMatch(
-        /^vLLM at http:.*, http:.*, which gets weights by verl's checkpoint engine$/,
-      );
+      expect(sampler.servers).toMatch(/^vLLM at http:.*, http:.*, which gets weights by verl's checkpoint engine$/);
       const sequences = madeUpSequences(local);
       await learner.forwardBackward(sequences, lossOf(sequences, 4));
       await learner.optimStep(plainDescent(1e-2));

@@ -1,5 +1,5 @@
 /** The gateway for rollouts: each attempt is a session, and the trace store learns how it ended. */
-import type { OpenedGateway, RolloutGateway } from "../../rollout/attempt/lazy-gateway.ts";
+import type { OpenedGateway, RolloutGateway } from "../../rollout/attempt/run-attempt.ts";
 import { labelOf } from "../../rollout/to-episode.ts";
 import type { Gateway } from "../gateway.ts";
 import { patchFetch } from "./ambient.ts";

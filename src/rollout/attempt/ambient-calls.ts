@@ -11,7 +11,7 @@ export interface AmbientCalls {
   /** Under which role calls are recorded; default: the rollout's own. */
   role?: string;
   instance?: number;
-  /** Of each call. */
+  /** Recorded with each call. */
   metadata?: Readonly<Record<string, unknown>>;
 }
 

@@ -1,17 +1,37 @@
 /** Runs one attempt at one task: a new session, time limits, and a result as data, also after an error. */
 import { setMaxListeners } from "node:events";
 import { ModelCallError, RolloutEnded } from "../../agents/control-flow.ts";
-import type { Workflow } from "../../agents/types.ts";
+import type { GatewayAccess, Workflow } from "../../agents/types.ts";
 import type { Task } from "../../data/task.ts";
+import { UserError } from "../../errors.ts";
 import { deriveSeed, uniforms } from "../../random.ts";
 import type { Failure } from "../../trajectories/types.ts";
 import type { SamplingClient } from "../session/sampling-client.ts";
 import type { RolloutSession, SessionOptions } from "../session/types.ts";
+import type { EndedAttempt } from "../to-episode.ts";
 import { ambientCalls } from "./ambient-calls.ts";
 import { checkOutcome } from "./check-outcome.ts";
 import { causes, isMistake, toFailure } from "./failures.ts";
-import { createLazyGateway, type EndedAttempt, type LazyGateway, type RolloutGateway } from "./lazy-gateway.ts";
 import { type AttemptLimits, createTearDown, startPhases } from "./time-limits.ts";
+
+interface AttemptIdentity {
+  taskId: string;
+  rollout: number;
+  /** 0, or how often this rollout has failed before. */
+  attempt: number;
+  purpose: "train" | "validate";
+}
+
+/** Gives rollouts HTTP addresses. */
+export interface RolloutGateway {
+  open(identity: AttemptIdentity, session: RolloutSession, signal: AbortSignal): OpenedGateway;
+}
+
+export interface OpenedGateway {
+  access: GatewayAccess;
+  /** @param attempt undefined when the run was stopped */
+  close(attempt: EndedAttempt | undefined): void;
+}
 
 export interface Attempt extends EndedAttempt {
   /** What went wrong in tearing down; not a part of the outcome. */
@@ -23,10 +43,10 @@ export interface AttemptOptions<Row> extends Omit<SessionOptions, "taskId" | "si
   workflow: Workflow<Row>;
   client: SamplingClient;
   purpose: "train" | "validate";
-  /** Of the attempt until its outcome, without tearing down. */
+  /** Time limit until the outcome, without tearing down. */
   timeoutSeconds: number;
   limits?: AttemptLimits | undefined;
-  /** Of the rollout's own random draws; default 0. */
+  /** Seed of the rollout's own random draws; default 0. */
   seed?: number | undefined;
   /** Without one, a workflow that asks for its address fails. */
   gateway?: RolloutGateway | undefined;
@@ -147,4 +167,53 @@ function behind(error: unknown, { problems, lastProblem, stage }: RolloutSession
   const messages = causes(error).map((each) => (each instanceof Error ? each.message : String(each)));
   const repeated = problems.findLast(({ message }) => messages.some((text) => text.includes(message)));
   return repeated ?? lastProblem ?? error;
+}
+
+interface LazyGateway {
+  access(session: RolloutSession): GatewayAccess;
+  /** Only the first call counts. */
+  close(attempt: EndedAttempt | undefined): void;
+}
+
+/** Opens an HTTP address when the workflow first asks for one, and closes it with the attempt. */
+function createLazyGateway(
+  gateway: RolloutGateway | undefined,
+  identity: AttemptIdentity,
+  signal: AbortSignal,
+): LazyGateway {
+  let opened: OpenedGateway | undefined;
+  let closed = false;
+
+  return {
+    access(session) {
+      const ask = (): GatewayAccess => {
+        if (gateway === undefined) {
+          throw new UserError("the workflow calls a gateway, but this run has none", {
+            hint: "train() and runWorkflow() open one; runRollouts takes one as `gateway`",
+          });
+        }
+        if (closed) throw new Error("the gateway was requested after the rollout had ended");
+        opened ??= gateway.open(identity, session, signal);
+        return opened.access;
+      };
+      return {
+        get baseURL() {
+          return ask().baseURL;
+        },
+        get anthropicBaseURL() {
+          return ask().anthropicBaseURL;
+        },
+        get apiKey() {
+          return ask().apiKey;
+        },
+        as: (role, instance) => ask().as(role, instance),
+        result: () => ask().result(),
+      };
+    },
+    close(attempt) {
+      if (closed) return;
+      closed = true;
+      opened?.close(attempt);
+    },
+  };
 }

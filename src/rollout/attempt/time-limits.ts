@@ -8,7 +8,7 @@ export interface AttemptLimits {
   runSeconds?: number;
   /** The stage "reward". */
   scoreSeconds?: number;
-  /** Of each function that `tearDown` registered. Default 60. */
+  /** Each function that `tearDown` registered. Default 60. */
   tearDownSeconds?: number;
 }
 

@@ -29,7 +29,7 @@ export async function beginTurn(
   { prompt, params }: GenerateRequest,
   { chat, limits, vision, conversation, continuesCall, signal }: BeginTurnOptions,
 ): Promise<BegunTurn> {
-  const bounds = { mostTokens: mostPromptTokens(limits, params.budget), signal };
+  const bounds = { mostTokens: maxPromptTokens(limits, params.budget), signal };
   try {
     if ("messages" in prompt) {
       const { messages, images } = await prepareImages(prompt.messages, vision, signal);
@@ -192,7 +192,7 @@ export function reachedLimit(
 }
 
 /** The longest prompt that is answered, regardless of earlier turns. */
-function mostPromptTokens(limits: SamplingLimits, budget: GenerateParams["budget"]): number {
+function maxPromptTokens(limits: SamplingLimits, budget: GenerateParams["budget"]): number {
   const grown = budget === "conversation" ? limits.maxResponseLength : 0;
   return Math.min(limits.maxPromptLength + grown, longestSequence(limits) - 1);
 }

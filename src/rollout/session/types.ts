@@ -7,16 +7,15 @@ import type { ChatMessage, ParsedReply } from "../../chat/messages.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { HoneError } from "../../errors.ts";
 import type { Trajectory } from "../../trajectories/types.ts";
-import type { AttemptLife } from "../life.ts";
 import type { SampleQueue, SampleSource } from "./sample-queue.ts";
 
 export interface SamplingLimits {
   /** In tokens. A longer prompt ends its rollout. */
   maxPromptLength: number;
   maxResponseLength: number;
-  /** Of prompt and reply together. */
+  /** The limit of prompt and reply together. */
   maxLength?: number;
-  /** Of prompt and reply together, by the model itself. Default: none. */
+  /** The limit of prompt and reply together that the model itself has. Default: none. */
   contextWindow?: number;
 }
 
@@ -46,6 +45,33 @@ export interface TrajectoryGrouping {
   nameBy: string | null;
 }
 
+/**
+ * What happens to an attempt. The stages of its code have the names that the workflow gives them; see
+ * `WorkflowContext.stage`.
+ */
+export type AttemptChange =
+  | { state: "start" }
+  | { state: "stage"; stage: string }
+  /** A model call was made. `call` counts from 0 within the attempt. */
+  | { state: "call"; call: number; role: string }
+  /** It was answered: tokens of prompt and reply, names of called tools, and the versions of the weights that sampled. */
+  | ({
+      state: "answer";
+      prompt: number;
+      tokens: number;
+      tools?: string[];
+      versions: readonly [number, number];
+    } & CallEnd)
+  | ({ state: "unanswered"; message: string } & CallEnd);
+
+interface CallEnd {
+  call: number;
+  /** Milliseconds in the sample queue, until an engine call began; absent: none. */
+  queued?: number;
+}
+
+export type AttemptEvent = { task: string; rollout: number; attempt: number } & AttemptChange;
+
 /** What all rollouts of a client share. */
 export interface SamplingClientOptions {
   sampler: SampleSource;
@@ -62,7 +88,7 @@ export interface SamplingClientOptions {
   /** Default: one trajectory per role. */
   grouping?: TrajectoryGrouping;
   /** Called for everything that happens to a session. Must be quick and must not throw. */
-  onLife?: (life: AttemptLife) => void;
+  onEvent?: (event: AttemptEvent) => void;
 }
 
 export interface SessionOptions extends Omit<CallIdentity, "turn"> {

@@ -19,7 +19,7 @@ export interface LoggerContext {
   waitingFor: () => Waiting[];
   emit: (event: RunEvent) => void;
   warn: (text: string) => void;
-  /** Of the console. */
+  /** Where the console writes. */
   out: NodeJS.WriteStream;
 }
 

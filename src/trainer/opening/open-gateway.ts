@@ -2,6 +2,7 @@
 import { basename } from "node:path";
 import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import type { Chat } from "../../chat/types.ts";
+import { createClosers } from "../../closers.ts";
 import type { Config } from "../../config/schema.ts";
 import { maskedSecret } from "../../config/secrets/without-secrets.ts";
 import { UserError } from "../../errors.ts";
@@ -47,7 +48,9 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
   const { proxy } = sdk;
   // Agents that Hone starts receive the port; other agents must know it.
   const fixedPort = proxy.mode === "external" || proxy.port !== defaultPort;
+  const closers = createClosers();
   const store = await openStore(options);
+  if (store) closers.add(() => store.close());
   try {
     const opened = await openGateway({
       chat,
@@ -62,16 +65,10 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
       publicUrl: gateway.tunnel ?? undefined,
       store,
     });
-    return {
-      ...opened,
-      async close() {
-        await opened.close();
-        store?.close();
-      },
-    };
+    closers.add(opened.close);
+    return { ...opened, close: closers.close };
   } catch (error) {
-    store?.close();
-    throw error;
+    return await closers.abandon(error);
   }
 }
 

@@ -3,10 +3,11 @@ import { join, relative, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Workflow } from "../../agents/types.ts";
-import type { Capabilities, Engine, Learner, LearnerSpec } from "../../backends/engine.ts";
+import type { Capabilities, Engine, Learner, LearnerSpec, Sampler } from "../../backends/engine.ts";
 import { openEngine } from "../../backends/registry/open-engine.ts";
 import { openChat } from "../../chat/chat.ts";
 import type { Chat } from "../../chat/types.ts";
+import { type Closers, createClosers } from "../../closers.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
@@ -42,34 +43,17 @@ export interface OpenRunOptions extends TrainOptions {
   recoveries: number;
 }
 
-/** @param cause why the run did not open */
-type Closer = (cause?: unknown) => Promise<void> | void;
-
-/** Runs all closers, the last one first, and then throws the first error. */
-async function closeAll(closers: Closer[], cause?: unknown): Promise<void> {
-  const failures: unknown[] = [];
-  for (const closer of closers.splice(0).reverse()) {
-    try {
-      await closer(cause);
-    } catch (error) {
-      failures.push(error);
-    }
-  }
-  if (failures.length > 0) throw failures[0];
-}
-
 export async function openRun(
   experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
   composed: ComposedConfig,
   recipe: Recipe,
   options: OpenRunOptions,
 ): Promise<{ run: Run; close(): Promise<void> }> {
-  const closers: Closer[] = [];
+  const closers = createClosers();
   try {
-    return { run: await open(experiment, composed, recipe, options, closers), close: () => closeAll(closers) };
+    return { run: await open(experiment, composed, recipe, options, closers), close: closers.close };
   } catch (error) {
-    await closeAll(closers, error);
-    throw error;
+    return await closers.abandon(error);
   }
 }
 
@@ -78,7 +62,7 @@ async function open(
   composed: ComposedConfig,
   compiled: Recipe,
   options: OpenRunOptions,
-  closers: Closer[],
+  closers: Closers,
 ): Promise<Run> {
   const { config, storedConfig } = composed;
   const trains = !config.rllm.trainer.val_only;
@@ -87,7 +71,7 @@ async function open(
   const folder = openFolder(config, options.results);
   let begun = false;
   // After a failure that is not a mistake of the user, the logs stay.
-  if (folder) closers.push((cause) => (begun || cause instanceof RunError ? folder.close() : folder.abandon()));
+  if (folder) closers.add((cause) => (begun || cause instanceof RunError ? folder.close() : folder.abandon()));
 
   let engine: Engine | undefined;
   let rollouts: Rollouts | undefined;
@@ -98,7 +82,7 @@ async function open(
   const journal = folder && openJournal(folder.path, { onProblem: warn });
   const loggers = await openLoggers({ config, storedConfig, folder, waitingFor, emit, warn, out });
   const listeners = subscribers([...(journal ? [journal] : []), ...loggers]);
-  closers.push(() => listeners.close());
+  closers.add(() => listeners.close());
   for (const { notes = [] } of [experiment.train, ...(experiment.validation ? [experiment.validation] : [])]) {
     for (const note of notes) warn(note);
   }
@@ -112,12 +96,12 @@ async function open(
     async () => {
       abort.abort(new Error("stopped"));
       // Removes an empty folder; resources that do not close in time stay open.
-      if (!begun) await Promise.race([closeAll(closers), sleep(1000)]).catch(() => {});
+      if (!begun) await Promise.race([closers.close(), sleep(1000)]).catch(() => {});
     },
   );
-  closers.push(() => interrupt.dispose());
+  closers.add(() => interrupt.dispose());
   const strays = watchStrayErrors(warn, folder?.path);
-  closers.push(() => strays.dispose());
+  closers.add(() => strays.dispose());
 
   const opened = options.engine ?? (await openOwnEngine(composed, folder, emit, closers));
   engine = opened.engine;
@@ -146,7 +130,7 @@ async function open(
     throw new UserError(`data.mixed_mm_data=true, but ${vision}`, { hint: "use a vision-language model" });
   }
   const gateway = await openRunGateway({ config, folder, chat, vision, model: engine.model.name, warn });
-  closers.push(() => gateway.close());
+  closers.add(() => gateway.close());
 
   const { plan } = recipe;
   const { recoveries } = options;
@@ -156,7 +140,7 @@ async function open(
     { engine, gateway, chat, folder, recoveries, lostEvents, health, emit },
     recipe.record,
   );
-  const contextWindow = engine.model.maxLength;
+  const contextWindow = longestSequence(engine, models);
   const { workflow } = experiment;
   rollouts = openRollouts(
     { workflow, sampler: models.sampler, chat, vision, gateway, contextWindow, rewardModels, signal, emit },
@@ -180,7 +164,7 @@ async function open(
     totalSteps: plan.totalSteps,
     step: progress.step,
     history: folder?.history() ?? [],
-    text: [describeModel(engine, config), plan.arithmetic],
+    text: [describeModel(engine, models.sampler, config), plan.arithmetic],
   });
 
   const stopRequested = () => interrupt.requested || strays.error !== undefined;
@@ -221,7 +205,7 @@ async function openOwnEngine(
   composed: ComposedConfig,
   folder: RunFolder | undefined,
   emit: (event: RunEvent) => void,
-  closers: Closer[],
+  closers: Closers,
 ): Promise<{ engine: Engine; chat: Chat }> {
   const warn = (text: string) => emit({ type: "warning", text });
   const engine = await openEngine(composed, {
@@ -231,14 +215,14 @@ async function openOwnEngine(
     onStatus: (text) => emit({ type: "setup-status", text }),
     warn,
   });
-  closers.push(() => engine.close());
+  closers.add(() => engine.close());
   return { engine, chat: openChat(engine.model.directory, composed.config, warn) };
 }
 
 /** @param closers of an engine that outlives the run; the run's own engine closes its models itself */
-async function openModels(engine: Engine, specs: Recipe["models"], closers: Closer[] | undefined): Promise<Models> {
+async function openModels(engine: Engine, specs: Recipe["models"], closers: Closers | undefined): Promise<Models> {
   const closeLater = (learner: Learner) => {
-    closers?.push(() => learner.close());
+    closers?.add(() => learner.close());
     return learner;
   };
   const open = async (spec: LearnerSpec) => closeLater(await engine.createLearner(spec));
@@ -252,11 +236,16 @@ async function openModels(engine: Engine, specs: Recipe["models"], closers: Clos
   };
 }
 
-function describeModel({ model }: Engine, { model: wanted }: Config): string {
+/** A run's sequences fit all of its models, and the servers that sample. */
+function longestSequence({ model }: Engine, { sampler, learner, reference, critic }: Models): number {
+  return Math.min(model.maxLength, ...[sampler, learner, reference, critic].flatMap((part) => part?.maxLength ?? []));
+}
+
+function describeModel({ model }: Engine, { servers }: Sampler, { model: wanted }: Config): string {
   const millions = (model.parameters / 1e6).toFixed(1);
   const targets = (["attn", "mlp", "unembed"] as const).filter((part) => wanted[`train_${part}`]).join(", ");
   const trained = wanted.lora_rank === 0 ? "all weights" : `LoRA of rank ${wanted.lora_rank} on ${targets}`;
   const attention = model.attention === "packed" ? "" : `; padded attention: ${model.attentionReason}`;
-  const sampled = model.sampledBy === undefined ? "" : `; sampled by ${model.sampledBy}`;
+  const sampled = servers === undefined ? "" : `; sampled by ${servers}`;
   return `${model.name}: ${model.architecture}, ${millions}M parameters, ${model.dtype} on ${model.device}, ${trained}${attention}${sampled}`;
 }

@@ -111,7 +111,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           ? rolloutSeed(options.seed, "train", draw, ...redrawn)
           : rolloutSeed(options.seed, "validate"),
       grouping: options.grouping,
-      onLife: (life) => emit({ type: "rollout", step, purpose, ...life }),
+      onEvent: (event) => emit({ type: "rollout", step, purpose, ...event }),
       queue,
     });
   }

@@ -49,7 +49,7 @@ it("a critic from a reward model starts with its scores, and is trained and rest
   const sequences = madeUpSequences(engine, 3);
   const spec = { adapter: lora(), head: "value", model: judge } as const;
   const critic = await engine.createLearner(spec);
-  expect(engine.model.maxLength).toBe(512);
+  expect(critic.maxLength).toBe(512);
   const { values, offsets } = await critic.forward(sequences, { values: true });
   const scorer = await engine.createScorer!(judge);
   const prefixes = sequences.flatMap(({ tokens, trained }) =>

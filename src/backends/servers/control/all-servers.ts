@@ -109,7 +109,7 @@ function joinModels(models: readonly ServedModel[]): ServedModel {
   const lengths = models.flatMap(({ maxLength }) => maxLength ?? []);
   const adapters = new Map(models.flatMap((model) => model.adapters).map((adapter) => [adapter.name, adapter]));
   return {
-    name: models[0]!.name,
+    ...models[0]!,
     maxLength: lengths.length > 0 ? Math.min(...lengths) : undefined,
     adapters: [...adapters.values()],
   };

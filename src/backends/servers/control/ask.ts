@@ -2,8 +2,8 @@
 import { fetch, type Response } from "undici";
 import type { z } from "zod";
 import { RunError } from "../../../errors.ts";
-import { ServerFailed } from "../requests/server-failed.ts";
-import type { Server } from "../server.ts";
+import { reasonOf } from "../../../http/retries.ts";
+import { type Server, type ServerAddress, ServerFailed, samplerSettings } from "../server.ts";
 
 export interface Ask {
   url: string;
@@ -17,14 +17,14 @@ export interface Ask {
   read<T>(schema: z.ZodType<T>, path: string, body?: object): Promise<T>;
 }
 
-export type AskedServer = Pick<Server, "url" | "headers"> & Partial<Pick<Server, "pool">>;
+export type AskedServer = Pick<ServerAddress, "url" | "headers"> & Partial<Pick<Server, "pool" | "settings">>;
 
 /** Loading the weights of a large model takes minutes. */
 const limitMs = 900_000;
 
 /** @param kind the name of the server in messages */
 export function openAsk(server: AskedServer, kind: string): Ask {
-  const { url, headers } = server;
+  const { url, headers, settings = samplerSettings } = server;
 
   async function ask(path: string, body?: object): Promise<string> {
     let response: Response;
@@ -39,15 +39,11 @@ export function openAsk(server: AskedServer, kind: string): Ask {
       });
       text = await response.text();
     } catch (error) {
-      const { cause, message } = error as Error;
-      throw new ServerFailed(
-        `the inference server at ${url} does not answer: ${cause instanceof Error ? cause.message : message}`,
-        {
-          code: "server_unreachable",
-          hint: "start it, or correct local.sampler.url",
-          cause: error,
-        },
-      );
+      throw new ServerFailed(`the inference server at ${url} does not answer: ${reasonOf(error)}`, {
+        code: "server_unreachable",
+        hint: `start it, or correct ${settings.url}`,
+        cause: error,
+      });
     }
     if (response.ok) return text;
     throw new RunError(`the inference server at ${url} answered ${response.status} to ${path}: ${text.slice(0, 500)}`);
@@ -62,7 +58,7 @@ export function openAsk(server: AskedServer, kind: string): Ask {
         return schema.parse(JSON.parse(text));
       } catch (error) {
         throw new RunError(`the inference server at ${url} answered ${path} with ${text.slice(0, 200)}`, {
-          hint: `local.sampler.url must be the address of a ${kind} server`,
+          hint: `${settings.url} must be the address of a ${kind} server`,
           cause: error,
         });
       }

@@ -9,6 +9,10 @@ export interface ServedModel {
   name: string;
   /** The longest sequence in tokens; undefined if the server does not report it. */
   maxLength: number | undefined;
+  /** The folder or hub id that it was loaded from, if the server reports it. */
+  root: string | undefined;
+  /** The program, e.g. "vllm" or "sglang", if the server reports it. */
+  owner: string | undefined;
   adapters: { name: string; path: string }[];
 }
 
@@ -49,28 +53,45 @@ const modelList = z.object({
       root: z.string().nullish(),
       parent: z.string().nullish(),
       max_model_len: z.int().nullish(),
+      owned_by: z.string().nullish(),
     }),
   ),
 });
 const tokenIds = z.object({ tokens: z.array(z.int()) });
 
+/** Text whose tokens differ between nearly all tokenizers. */
+export const tokenizerProbe =
+  "Hello  world!\n\tWhat is 12345 + 678.90? ÄÖ ñ 你好 🙂 def f(x):\n    return x**2 # <b>don't</b>";
+
+export async function readModel({ url, read }: Ask): Promise<ServedModel> {
+  const { data } = await read(modelList, "/v1/models");
+  const base = data.find(({ parent }) => !parent);
+  if (base === undefined) throw new RunError(`the inference server at ${url} does not serve a base model`);
+  const adapters = data.filter(({ parent }) => parent).map(({ id, root }) => ({ name: id, path: root ?? "" }));
+  const { id, root, max_model_len, owned_by } = base;
+  return {
+    name: id,
+    maxLength: max_model_len ?? undefined,
+    root: root ?? undefined,
+    owner: owned_by ?? undefined,
+    adapters,
+  };
+}
+
+/** Encodes without adding special tokens. */
+export async function tokenize({ read }: Ask, model: string, text: string): Promise<number[]> {
+  return (await read(tokenIds, "/tokenize", { model, prompt: text, add_special_tokens: false })).tokens;
+}
+
 /** The routes that are equal in both kinds of servers. */
-export function commonControl({ url, ask, read }: Ask, unloadPath: string) {
-  async function model(): Promise<ServedModel> {
-    const { data } = await read(modelList, "/v1/models");
-    const base = data.find(({ parent }) => !parent);
-    if (base === undefined) throw new RunError(`the inference server at ${url} does not serve a base model`);
-    const adapters = data.filter(({ parent }) => parent).map(({ id, root }) => ({ name: id, path: root ?? "" }));
-    return { name: base.id, maxLength: base.max_model_len ?? undefined, adapters };
-  }
+export function commonControl(asking: Ask, unloadPath: string) {
+  const model = () => readModel(asking);
   return {
     model,
-    async tokenize(name: string, text: string): Promise<number[]> {
-      return (await read(tokenIds, "/tokenize", { model: name, prompt: text, add_special_tokens: false })).tokens;
-    },
+    tokenize: (name: string, text: string) => tokenize(asking, name, text),
     async unloadAdapter(name: string): Promise<void> {
       try {
-        await ask(unloadPath, { lora_name: name });
+        await asking.ask(unloadPath, { lora_name: name });
       } catch (error) {
         // A restarted server has no adapters.
         if ((await model()).adapters.some((adapter) => adapter.name === name)) throw error;

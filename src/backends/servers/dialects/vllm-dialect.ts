@@ -1,7 +1,7 @@
 /** Chooses between vLLM's two routes for token ids. */
 import { fetch } from "undici";
-import { reasonOf, ServerFailed } from "../requests/server-failed.ts";
-import type { Server } from "../server.ts";
+import { reasonOf } from "../../../http/retries.ts";
+import { type Server, ServerFailed } from "../server.ts";
 import type { Dialect } from "./dialect.ts";
 import { vllmCompletions } from "./vllm-completions.ts";
 import { vllmGenerate } from "./vllm-generate.ts";

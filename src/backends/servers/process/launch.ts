@@ -46,7 +46,7 @@ export interface Launch {
 }
 
 /** No downloads, because models are folders; and no usage statistics. */
-export const offline = { HF_HUB_OFFLINE: "1", TRANSFORMERS_OFFLINE: "1", DO_NOT_TRACK: "1" };
+const offline = { HF_HUB_OFFLINE: "1", TRANSFORMERS_OFFLINE: "1", DO_NOT_TRACK: "1" };
 
 const visibleGpus = ({ gpu }: LaunchOptions) =>
   gpu?.visible === undefined ? {} : { CUDA_VISIBLE_DEVICES: gpu.visible };
@@ -116,12 +116,12 @@ const joinPaths = (...paths: (string | undefined)[]) => paths.filter(Boolean).jo
 export const startSeconds = 1800;
 
 /** By default, vLLM gives up after 600 s, which is too short for a busy machine. */
-export const startLimit = ({ environment }: Pick<Machine, "environment">) => ({
+const startLimit = ({ environment }: Pick<Machine, "environment">) => ({
   VLLM_ENGINE_READY_TIMEOUT_S: environment.VLLM_ENGINE_READY_TIMEOUT_S || `${startSeconds}`,
 });
 
 /** Variables for vLLM on a CPU. The key-value cache gets an eighth of the free memory, at least 1 and at most 4 GiB. */
-export function cpuVariables({ freeBytes, environment, threads }: Machine): Record<string, string> {
+function cpuVariables({ freeBytes, environment, threads }: Machine): Record<string, string> {
   const gibibytes = Math.max(1, Math.min(4, Math.floor(freeBytes / 2 ** 33)));
   return {
     VLLM_CPU_KVCACHE_SPACE: environment.VLLM_CPU_KVCACHE_SPACE ?? `${gibibytes}`,
@@ -146,4 +146,37 @@ export function sglangLaunch(options: LaunchOptions & { gpu: GpuOptions }): Laun
     args.push("--lora-target-modules", "all");
   }
   return { args, env: { ...offline, ...visibleGpus(options) } };
+}
+
+export interface ScoringLaunchOptions {
+  directory: string;
+  dtype: string;
+  /** GPUs, or processes on a CPU, that share the model. */
+  tensorParallel: number;
+  /** Undefined: the server runs on the CPU. */
+  gpu: GpuOptions | undefined;
+}
+
+/** A vLLM server of a reward model. */
+export function scoringLaunch(
+  { directory, dtype, tensorParallel, gpu }: ScoringLaunchOptions,
+  { servedName, port, apiKey }: Place,
+  machine: Machine,
+): Launch {
+  // `vllm serve` does not work with the package vllm-cpu.
+  const args = ["-m", "vllm.entrypoints.openai.api_server", "--model", directory, "--runner", "pooling"];
+  args.push("--served-model-name", servedName, "--host", "127.0.0.1", "--port", `${port}`);
+  // The longest context that fits into memory.
+  args.push("--dtype", dtype, "--max-model-len", "auto", "--disable-uvicorn-access-log");
+  args.push("--tensor-parallel-size", `${tensorParallel}`);
+  const own = { VLLM_NO_USAGE_STATS: "1", VLLM_API_KEY: apiKey };
+  const env: Record<string, string> = { ...offline, ...own, ...startLimit(machine) };
+  if (gpu === undefined) {
+    args.push("--enforce-eager");
+    Object.assign(env, cpuVariables(machine));
+  } else {
+    args.push("--gpu-memory-utilization", `${gpu.memoryShare}`);
+    if (gpu.visible !== undefined) env.CUDA_VISIBLE_DEVICES = gpu.visible;
+  }
+  return { args, env };
 }

@@ -1,19 +1,30 @@
-/** An engine that samples from a server that Hone started. If the server ends, the engine has ended. */
+/** Explains failures of requests to a server that Hone started by the server's end. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError } from "../../../errors.ts";
 import type { Engine, Sampler } from "../../engine.ts";
 import type { ServerProcess } from "./server-process.ts";
 
-/**
- * @param engine samples from the server, and is closed before it
- * @param endingMs time to wait for the end of a server that no longer answers
- */
-export function ownServer(engine: Engine, server: ServerProcess, endingMs = 15_000): Engine {
-  const reasonOf = async (error: unknown) =>
-    (await server.answers())
-      ? error
-      : ((await Promise.race([server.died, sleep(endingMs, undefined, { ref: false })])) ?? hanging(error));
+type Ending = Pick<ServerProcess, "answers" | "died">;
 
+/** Milliseconds to wait for the end of a server that no longer answers. */
+const defaultEndingMs = 15_000;
+
+/** @returns why a request to the server failed: the error itself if the server still answers */
+export async function explain(error: unknown, server: Ending, endingMs = defaultEndingMs): Promise<unknown> {
+  if (await server.answers()) return error;
+  const death = await Promise.race([server.died, sleep(endingMs, undefined, { ref: false })]);
+  return death ?? hanging(error);
+}
+
+/** Creates policies whose samplers sample from the server. */
+export function explainedBy(
+  server: Ending,
+  createPolicy: Engine["createPolicy"],
+  endingMs = defaultEndingMs,
+): Engine["createPolicy"] {
+  const rethrow = async (error: unknown): Promise<never> => {
+    throw await explain(error, server, endingMs);
+  };
   const explained = (sampler: Sampler): Sampler => ({
     ...sampler,
     get version() {
@@ -23,37 +34,14 @@ export function ownServer(engine: Engine, server: ServerProcess, endingMs = 15_0
       try {
         yield* sampler.sample(requests, options);
       } catch (error) {
-        throw await reasonOf(error);
+        await rethrow(error);
       }
     },
-    async load(published) {
-      await sampler.load(published).catch(async (error: unknown) => {
-        throw await reasonOf(error);
-      });
-    },
+    load: (published) => sampler.load(published).catch(rethrow),
   });
-
-  return {
-    ...engine,
-    get model() {
-      return engine.model;
-    },
-    async createPolicy(spec) {
-      try {
-        const { learner, sampler } = await engine.createPolicy(spec);
-        return { learner, sampler: explained(sampler) };
-      } catch (error) {
-        throw await reasonOf(error);
-      }
-    },
-    died: engine.died ? Promise.race([engine.died, server.died]) : server.died,
-    async close() {
-      try {
-        await engine.close();
-      } finally {
-        await server.stop();
-      }
-    },
+  return async (spec) => {
+    const { learner, sampler } = await createPolicy(spec).catch(rethrow);
+    return { learner, sampler: explained(sampler) };
   };
 }
 

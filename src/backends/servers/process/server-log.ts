@@ -2,12 +2,12 @@
 
 /** `(EngineCore pid=17) INFO 11-22 12:00:00 [core.py:90] ` or `[2026-11-22 12:00:00 TP0] ` */
 const prefix = /^(\([^)]*\) )?((DEBUG|INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[[^\]]*\] )?(\[[\d-]+ [\d:]+[^\]]*\] )?/;
-const mostCharacters = 100;
+const maxCharacters = 100;
 
 /** The last message, for a progress line; empty if there is none. */
 export function lastMessage(lines: readonly string[]): string {
   const message = lines.at(-1)?.replace(prefix, "").trim() ?? "";
-  return message.length > mostCharacters ? `${message.slice(0, mostCharacters)}...` : message;
+  return message.length > maxCharacters ? `${message.slice(0, maxCharacters)}...` : message;
 }
 
 const isError = (message: string) => /^\s*([\w.]*\.)?\w*(Error|Exception)\b.*: /.test(message);
@@ -16,7 +16,7 @@ const isEnd = (message: string) => /^Worker proc \S+ died unexpectedly/.test(mes
 /** Errors of other processes, such as "See stack trace (above) for the root cause". */
 const isConsequence = (message: string) => /\babove\b|EngineDeadError|^RuntimeError: cancelled/.test(message);
 
-const mostCauses = 12;
+const maxCauses = 12;
 /** Older errors did not end the server. */
 const recentMs = 120_000;
 
@@ -44,7 +44,7 @@ export function readEnd(now: () => number = () => performance.now()): {
       else if (isEnd(message) || isError(message)) {
         seen.delete(message);
         seen.set(message, now());
-        if (seen.size > mostCauses) seen.delete(seen.keys().next().value!);
+        if (seen.size > maxCauses) seen.delete(seen.keys().next().value!);
       }
     },
     explain() {

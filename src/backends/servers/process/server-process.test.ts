@@ -6,9 +6,10 @@ import { expect, test } from "vitest";
 import { RunError } from "../../../errors.ts";
 import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../../testing/tabular-engine.ts";
+import { composeEngine } from "../../compose-engine.ts";
 import { params } from "../../conformance/tools.ts";
 import { EngineDied } from "../../engine-died.ts";
-import { ownServer } from "./own-server.ts";
+import { explainedBy } from "./own-server.ts";
 import { startServer } from "./server-process.ts";
 
 const root = temporaryFolder("server-process");
@@ -22,7 +23,7 @@ function start(script: string) {
   chmodSync(python, 0o755);
   const statuses: string[] = [];
   const starting = startServer({
-    name: "the stand-in",
+    name: "the test server",
     python,
     launch: ({ servedName, port, apiKey }) => ({ args: [servedName, `${port}`], env: { KEY: apiKey } }),
     logFile,
@@ -56,7 +57,7 @@ test("a server is ready when it answers, and stopping it ends the programs that 
   const helper = `const child = require("node:child_process").spawn("sleep", ["600"]); console.log("helper", child.pid);`;
   const { starting, statuses, logFile } = start(helper + serve());
   const server = await starting;
-  expect(statuses[0]).toMatch(/^starting the stand-in; its log is .*\.log$/);
+  expect(statuses[0]).toMatch(/^starting the test server; its log is .*\.log$/);
   const child = Number(/helper (\d+)/.exec(readFileSync(logFile, "utf8"))?.[1]);
   expect([alive(pidIn(logFile)), alive(child)]).toEqual([true, true]);
   await server.stop();
@@ -72,21 +73,21 @@ test("a server that ends before it answers names the first cause in its log", as
     console.error("RuntimeError: Engine core initialization failed. See root cause above.");
     process.exit(1);`);
   await expect(starting).rejects.toThrow(
-    /^the stand-in ended with exit code 1: ValueError: 3 GiB of cache do not suffice\.$/,
+    /^the test server ended with exit code 1: ValueError: 3 GiB of cache do not suffice\.$/,
   );
 });
 
 test("a program that cannot be started is named", async () => {
   const { starting } = start("");
-  await expect(starting).rejects.toThrow(/the stand-in ended with exit code 0/);
+  await expect(starting).rejects.toThrow(/the test server ended with exit code 0/);
   const missing = startServer({
-    name: "the stand-in",
+    name: "the test server",
     python: join(root, "nothing"),
     launch: () => ({ args: [], env: {} }),
     logFile: undefined,
     onStatus: () => {},
   });
-  await expect(missing).rejects.toThrow(/cannot start the stand-in .*ENOENT/);
+  await expect(missing).rejects.toThrow(/cannot start the test server .*ENOENT/);
 });
 
 test("another server on its port is not taken for it", async () => {
@@ -100,33 +101,35 @@ test("a request that fails because the server died fails with the reason, and so
   const tabular = tabularEngine({ alphabet: "abc" });
   const policy = await tabular.createPolicy({ adapter: { kind: "none" } });
   const slept: string[] = [];
-  const failing = {
-    ...tabular,
-    createPolicy: async () => ({
-      ...policy,
-      sampler: {
-        ...policy.sampler,
-        sleep: async () => void slept.push("sleep"),
-        wake: async () => void slept.push("wake"),
-        // biome-ignore lint/correctness/useYield: it fails first
-        async *sample() {
-          const { status } = await fetch(`${server.url}/v1/models`);
-          if (status === 401) process.kill(pidIn(logFile), "SIGKILL");
-          throw new Error("other side closed");
-        },
+  const failing = async () => ({
+    ...policy,
+    sampler: {
+      ...policy.sampler,
+      sleep: async () => void slept.push("sleep"),
+      wake: async () => void slept.push("wake"),
+      // biome-ignore lint/correctness/useYield: it fails first
+      async *sample() {
+        const { status } = await fetch(`${server.url}/v1/models`);
+        if (status === 401) process.kill(pidIn(logFile), "SIGKILL");
+        throw new Error("other side closed");
       },
-    }),
-  };
-  const engine = ownServer(failing as typeof tabular, server);
+    },
+  });
+  const samplers = { createPolicy: explainedBy(server, failing), close: async () => {} };
+  const engine = composeEngine({
+    trainer: tabular,
+    samplers,
+    programs: [{ died: server.died, close: server.stop }],
+  });
   const { sampler } = await engine.createPolicy({ adapter: { kind: "none" } });
   await sampler.sleep?.();
   await sampler.wake?.();
   expect(slept).toEqual(["sleep", "wake"]);
   const request = { prompt: Int32Array.of(1), params: params({ maxTokens: 1 }) };
   await expect(sampler.sample([request])[Symbol.asyncIterator]().next()).rejects.toThrow(
-    /^the stand-in ended by SIGKILL: .*memory/,
+    /^the test server ended by SIGKILL: .*memory/,
   );
-  expect((await engine.died)?.message).toMatch(/stand-in ended by SIGKILL/);
+  expect((await engine.died)?.message).toMatch(/test server ended by SIGKILL/);
   await engine.close();
   expect(existsSync(logFile)).toBe(true);
 });
@@ -143,26 +146,21 @@ test("a request to a server whose engine has died fails with the engine's own er
       setTimeout(() => process.exit(0), 300);
     }).listen(port, "127.0.0.1");`);
   const server = await starting;
-  const failing = {
-    createPolicy: async () => {
-      await fetch(`${server.url}/die`);
-      throw new RunError("it answers 503 to /health", { code: "server_unreachable", hint: "start it" });
-    },
-  };
-  const engine = ownServer({ ...tabularEngine({ alphabet: "abc" }), ...failing }, server);
-  await expect(engine.createPolicy({ adapter: { kind: "none" } })).rejects.toMatchObject({
-    message: "the stand-in ended with exit code 0: TimeoutError: RPC call to sample_tokens timed out.",
+  const createPolicy = explainedBy(server, async () => {
+    await fetch(`${server.url}/die`);
+    throw new RunError("it answers 503 to /health", { code: "server_unreachable", hint: "start it" });
+  });
+  await expect(createPolicy({ adapter: { kind: "none" } })).rejects.toMatchObject({
+    message: "the test server ended with exit code 0: TimeoutError: RPC call to sample_tokens timed out.",
     hint: expect.stringContaining("Raise local.sampler.timeout"),
   });
 });
 
 test("a server that hangs is not to be started by the user", async () => {
-  const tabular = tabularEngine({ alphabet: "abc" });
   const unreachable = new RunError("it does not answer", { code: "server_unreachable", hint: "start it" });
-  const failing = { ...tabular, createPolicy: () => Promise.reject(unreachable) };
-  const hanging = { pid: 1, url: "", apiKey: "", answers: async () => false, died: new Promise<never>(() => {}) };
-  const engine = ownServer(failing, { ...hanging, stop: async () => {} }, 1);
-  await expect(engine.createPolicy({ adapter: { kind: "none" } })).rejects.toMatchObject({
+  const hanging = { answers: async () => false, died: new Promise<never>(() => {}) };
+  const createPolicy = explainedBy(hanging, () => Promise.reject(unreachable), 1);
+  await expect(createPolicy({ adapter: { kind: "none" } })).rejects.toMatchObject({
     message: "it does not answer",
     hint: expect.stringContaining("--resume"),
   });

@@ -24,7 +24,7 @@ export interface ServerProcessOptions {
 }
 
 export interface ServerProcess {
-  /** Of the process group. */
+  /** The id of the process group. */
   pid: number;
   url: string;
   apiKey: string;

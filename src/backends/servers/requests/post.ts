@@ -1,8 +1,8 @@
 /** One POST to an inference server. Uses undici's dispatch, because its fetch and streams take longer than the gateway itself. */
 import { type Dispatcher, errors } from "undici";
 import { RunError, UserError } from "../../../errors.ts";
-import type { Server } from "../server.ts";
-import { ConnectionBroken, reasonOf, ServerFailed, ServerStalled } from "./server-failed.ts";
+import { isTemporaryStatus, reasonOf, retryAfterSeconds } from "../../../http/retries.ts";
+import { ConnectionBroken, type Server, ServerFailed, ServerStalled } from "../server.ts";
 
 export interface PostOptions {
   server: Pick<Server, "pool" | "url" | "headers" | "timeoutSeconds">;
@@ -18,13 +18,15 @@ const refused = [400, 413, 422];
 
 /**
  * @returns the answer's text, empty with `onText`
- * @throws UserError when the server refuses the request, RunError when the answer is another error, ServerFailed when the server failed or hangs, or the signal's reason
+ * @throws ServerFailed when the server fails, hangs, or has no time, so that another one can be asked
+ * @throws UserError when it refuses the request, RunError after another error, the signal's reason when aborted
  */
 export function post({ server, path, body, signal, onText }: PostOptions): Promise<string> {
   const { pool, url, headers } = server;
   return new Promise((resolve, reject) => {
     let controller: Dispatcher.DispatchController | undefined;
     let status = 0;
+    let askedSeconds: number | undefined;
     const chunks: Buffer[] = [];
     const decoder = onText && new TextDecoder();
     const stop = () => {
@@ -45,8 +47,9 @@ export function post({ server, path, body, signal, onText }: PostOptions): Promi
           controller = started;
           if (signal?.aborted) stop();
         },
-        onResponseStart(_, statusCode) {
+        onResponseStart(_, statusCode, { "retry-after": retryAfter }) {
           status = statusCode;
+          askedSeconds = retryAfterSeconds([retryAfter].flat()[0]);
         },
         onResponseData(_, chunk) {
           if (decoder === undefined || status >= 400) {
@@ -63,11 +66,11 @@ export function post({ server, path, body, signal, onText }: PostOptions): Promi
         onResponseEnd() {
           done();
           const text = chunks.length === 1 ? chunks[0]!.toString() : Buffer.concat(chunks).toString();
-          if (status < 400) resolve(text);
-          else {
-            const Failure = status >= 500 ? ServerFailed : refused.includes(status) ? UserError : RunError;
-            reject(new Failure(`the inference server at ${url} answered ${status}: ${text.slice(0, 500)}`));
-          }
+          if (status < 400) return resolve(text);
+          const answer = `the inference server at ${url} answered ${status}: ${text.slice(0, 500)}`;
+          if (isTemporaryStatus(status)) {
+            reject(Object.assign(new ServerFailed(answer), { retryAfterSeconds: askedSeconds }));
+          } else reject(new (refused.includes(status) ? UserError : RunError)(answer));
         },
         onResponseError(_, error) {
           fail(hasStalled(error) ? stalled(server) : broken(url, error, status > 0));

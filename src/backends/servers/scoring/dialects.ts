@@ -7,9 +7,10 @@ export interface ScoringDialect {
   write(model: string, sequences: readonly (readonly number[])[]): object;
   /**
    * `[S]`
+   * @param answer the body
    * @throws UserError if the answer has another form, or several numbers for a sequence
    */
-  read(answer: unknown, address: string): number[];
+  read(answer: string, address: string): number[];
 }
 
 const classified = z.object({ data: z.array(z.object({ index: z.int(), probs: z.array(z.number()) })) });
@@ -52,10 +53,12 @@ const sglang: ScoringDialect = {
 export const dialectsOf = (owner: string | undefined): readonly ScoringDialect[] =>
   owner === "sglang" ? [sglang] : [classify, pooling];
 
-function parse<Answer>(schema: z.ZodType<Answer>, answer: unknown, address: string): Answer {
-  const parsed = schema.safeParse(answer);
-  if (parsed.success) return parsed.data;
-  throw new UserError(`${address} answered ${JSON.stringify(answer).slice(0, 200)} instead of scores`);
+function parse<Answer>(schema: z.ZodType<Answer>, answer: string, address: string): Answer {
+  try {
+    return schema.parse(JSON.parse(answer));
+  } catch (error) {
+    throw new UserError(`${address} answered ${answer.slice(0, 200)} instead of scores`, { cause: error });
+  }
 }
 
 function single(numbers: readonly number[], address: string): number {

@@ -3,10 +3,11 @@ import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
 import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../../testing/index.ts";
+import { composeEngine } from "../../compose-engine.ts";
 import { EngineDied } from "../../engine-died.ts";
-import { scoringLaunch } from "./launch.ts";
+import { scoringLaunch } from "../process/launch.ts";
 import { type ScoringServer, type ScoringServerOptions, scoringServer } from "./scoring-server.fixture.ts";
-import { type ScoringServersOptions, withScoringServers } from "./with-scoring-servers.ts";
+import { type ScoringServersOptions, servedScorers } from "./served-scorers.ts";
 
 const root = temporaryFolder("scoring");
 const open: ScoringServer[] = [];
@@ -21,7 +22,7 @@ async function serve(options?: ScoringServerOptions): Promise<ScoringServer> {
 }
 
 function engineWith(urls: readonly string[], options: Partial<ScoringServersOptions> = {}) {
-  return withScoringServers(tabularEngine({ alphabet: "ab" }), {
+  const scorers = servedScorers({
     urls,
     models: ["judge"],
     batchSize: 2,
@@ -38,6 +39,7 @@ function engineWith(urls: readonly string[], options: Partial<ScoringServersOpti
     start: () => Promise.reject(new Error("not expected to start")),
     ...options,
   });
+  return composeEngine({ trainer: tabularEngine({ alphabet: "ab" }), scorers });
 }
 
 const sequences = [[1], [2, 3], [4], [5, 6, 7], [8]].map((tokens) => Int32Array.from(tokens));
@@ -62,7 +64,7 @@ test("the server's limit on the length counts where it is below the model's", as
 
 test("the API key is sent", async () => {
   const { url } = await serve({ apiKey: "secret" });
-  await expect(engineWith([url]).createScorer!("judge")).rejects.toThrow("it answered 401");
+  await expect(engineWith([url]).createScorer!("judge")).rejects.toThrow("answered 401 to /v1/models");
   const scorer = await engineWith([url], { apiKey: "secret" }).createScorer!("judge");
   expect(await scorer.score([Int32Array.of(3)])).toEqual(Float32Array.of(3));
 });
@@ -148,6 +150,20 @@ test("a request that fails is repeated on another server, and counted", async ()
   expect(ill.batches).toEqual([1]);
 });
 
+test("a server that does not answer is left out, and noted", async () => {
+  const [lost, well] = [await serve(), await serve()];
+  const notes: string[] = [];
+  const onNote = (text: string) => notes.push(text);
+  const scorer = await engineWith([lost.url, well.url], { onNote }).createScorer!("judge");
+  lost.close();
+  expect(await scorer.score(sequences)).toEqual(Float32Array.of(1, 5, 4, 18, 8));
+  const { retries } = scorer;
+  expect(retries).toBeGreaterThan(0);
+  expect(notes).toEqual([expect.stringContaining(`the inference server at ${lost.url} does not answer`)]);
+  await scorer.score(sequences);
+  expect(scorer.retries).toBe(retries);
+});
+
 test("a server that stays down fails after the retries", async () => {
   const server = await serve({ status: (request) => (request === 0 ? 200 : 500) });
   const scorer = await engineWith([server.url]).createScorer!("judge");
@@ -159,9 +175,9 @@ test("closing the engine ends requests in progress", async () => {
   const server = await serve({ status: (request) => (request === 0 ? 200 : 500) });
   const engine = engineWith([server.url], { pauseSeconds: 100 });
   const scorer = await engine.createScorer!("judge");
-  const asked = scorer.score(sequences);
+  const failed = expect(scorer.score(sequences)).rejects.toThrow("the reward model was closed");
   await engine.close();
-  await expect(asked).rejects.toThrow();
+  await failed;
 });
 
 test.each<[string, ScoringServerOptions, Partial<ScoringServersOptions>, string]>([
@@ -186,5 +202,9 @@ test("a server that no reward model belongs to is refused, and so is an address 
     { models: ["judge", "kind"] },
   );
   await expect(engine.createScorer!("judge")).rejects.toThrow("serves stray, which rllm.reward.model does not name");
-  await expect(engineWith(["http://127.0.0.1:9"]).createScorer!("judge")).rejects.toThrow("/v1/models cannot be used");
+  await expect(engineWith(["http://127.0.0.1:9"]).createScorer!("judge")).rejects.toMatchObject({
+    code: "server_unreachable",
+    message: expect.stringMatching("^the inference server at http://127.0.0.1:9 does not answer: "),
+    hint: "start it, or correct rllm.reward.engine_url",
+  });
 });

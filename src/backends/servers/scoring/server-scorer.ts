@@ -1,113 +1,118 @@
-/** A reward model behind one or several inference servers: batches go to the server with the fewest tokens in flight. */
-import { setTimeout as sleep } from "node:timers/promises";
+/** A reward model on one or several inference servers: batches go to the least busy one, and to another one if it fails. */
 import { RunError, UserError } from "../../../errors.ts";
-import { postJson } from "../../../http/post-json.ts";
+import { withRetries } from "../../../http/retries.ts";
 import type { Scorer } from "../../engine.ts";
+import type { ServedModel } from "../control/control.ts";
+import { explain } from "../process/own-server.ts";
 import type { ServerProcess } from "../process/server-process.ts";
+import { post } from "../requests/post.ts";
+import { type Server, ServerFailed, type ServerSettings } from "../server.ts";
+import { openServers } from "../server-group.ts";
 import { dialectsOf, type ScoringDialect } from "./dialects.ts";
-import type { ServedScoringModel } from "./served-model.ts";
+
+/** A server and the model that it serves. */
+export interface ScoringServer extends ServedModel {
+  url: string;
+}
 
 export interface RequestOptions {
+  apiKey?: string | undefined;
+  settings: ServerSettings;
   /** Maximum number of sequences per request. */
   batchSize: number;
-  /** Maximum number of retries of a request, on another server if there is one. */
+  /** Maximum number of retries of a request that failed on each server. */
   retries: number;
   /** Delay in seconds before the first retry; doubles with each retry. Default 1. */
   pauseSeconds?: number;
-  /** Time limit of one attempt. */
+  /** Time limit of one request. */
   timeoutSeconds: number;
-}
-
-interface Server extends ServedScoringModel {
-  dialect: ScoringDialect;
-  tokensInFlight: number;
-  /** Attempts that failed since the last one that succeeded. */
-  failures: number;
+  /** Called with a line when a server is excluded, and when it is used again. */
+  onNote?: ((text: string) => void) | undefined;
+  /** The server, if Hone started it: its end is reported as the cause of failures. */
+  own?: Pick<ServerProcess, "answers" | "died"> | undefined;
 }
 
 export interface ServerScorer extends Scorer {
   /** Number of retries since the start. */
   readonly retries: number;
   /** Ends requests in progress. */
-  close(): void;
+  close(): Promise<void>;
 }
 
-/** Time to wait for the end of a server that no longer answers. */
-const endingMs = 15_000;
-
 /**
- * @param own the server, if Hone started it; its end is reported as the cause of failures
  * @throws UserError if a server does not return scores
  * @throws RunError if a server does not answer
  */
 export async function serverScorer(
   model: Scorer["model"],
-  served: readonly ServedScoringModel[],
+  served: readonly ScoringServer[],
   options: RequestOptions,
-  own?: Pick<ServerProcess, "answers" | "died">,
 ): Promise<ServerScorer> {
-  const { batchSize, pauseSeconds = 1, timeoutSeconds } = options;
+  const { batchSize, retries: limit, pauseSeconds = 1, own } = options;
   const closed = new AbortController();
-  let retries = 0;
-  const servers = await Promise.all(served.map(openServer));
+  const { signal } = closed;
+  const hint = own && "see the server's log in the run folder, and continue with --resume";
+  const group = openServers({ ...options, urls: served.map(({ url }) => url), hint });
+  const dialects = new Map<Server, ScoringDialect>();
+  const names = new Map(group.servers.map((server, index) => [server, served[index]!.name]));
+  let repeated = 0;
 
-  async function openServer(found: ServedScoringModel): Promise<Server> {
+  async function findDialect(server: Server, owner: string | undefined): Promise<void> {
     const reasons: string[] = [];
-    for (const dialect of dialectsOf(found.owner)) {
-      const server: Server = { ...found, dialect, tokensInFlight: 0, failures: 0 };
+    for (const dialect of dialectsOf(owner)) {
       try {
-        await ask(server, [Int32Array.of(0)]);
-        return server;
+        await ask(server, dialect, [Int32Array.of(0)]);
+        dialects.set(server, dialect);
+        return;
       } catch (error) {
-        if (!(error instanceof UserError)) throw error;
+        if (error instanceof ServerFailed || !(error instanceof Error)) throw error;
         reasons.push(error.message);
       }
     }
-    throw new UserError(`the server at ${found.url} does not score sequences: ${reasons.join("; ")}`, {
+    throw new UserError(`the server at ${server.url} does not score sequences: ${reasons.join("; ")}`, {
       hint: "serve a sequence-classification model with one label: vllm serve MODEL --runner pooling, or SGLang with --is-embedding",
     });
   }
 
-  async function ask({ url, name, dialect, headers }: Server, sequences: readonly Int32Array[]): Promise<number[]> {
-    const address = url + dialect.path;
-    const body = dialect.write(
-      name,
-      sequences.map((tokens) => Array.from(tokens)),
-    );
-    const once = { headers, retries: 0, pauseSeconds, timeoutSeconds, signal: closed.signal };
-    const { value } = await postJson(address, body, once);
-    const scores = dialect.read(value, address);
+  async function ask(server: Server, dialect: ScoringDialect, sequences: readonly Int32Array[]): Promise<number[]> {
+    const address = server.url + dialect.path;
+    const tokens = sequences.map((sequence) => Array.from(sequence));
+    const body = JSON.stringify(dialect.write(names.get(server)!, tokens));
+    const text = await post({ server, path: server.prefix + dialect.path, body, signal, onText: undefined });
+    // A server that is killed while it answers may leave an empty answer.
+    if (text === "") throw new ServerFailed(`${address} did not answer`);
+    const scores = dialect.read(text, address);
     if (scores.length === sequences.length) return scores;
-    throw new RunError(`${address} answered ${scores.length} scores for ${sequences.length} sequences`);
+    throw new ServerFailed(`${address} answered ${scores.length} scores for ${sequences.length} sequences`);
   }
 
-  async function scoreBatch(sequences: readonly Int32Array[]): Promise<number[]> {
-    const tokens = sequences.reduce((sum, { length }) => sum + length, 0);
-    for (let attempt = 0; ; attempt++) {
-      const server = servers.reduce((best, other) => (precedes(other, best) ? other : best));
-      server.tokensInFlight += tokens;
-      try {
-        const scores = await ask(server, sequences);
-        server.failures = 0;
-        return scores;
-      } catch (error) {
-        closed.signal.throwIfAborted();
-        const death = own && !(await own.answers()) && (await Promise.race([own.died, sleep(endingMs)]));
-        if (death) throw death;
-        if (error instanceof UserError || attempt >= options.retries) throw error;
-        server.failures++;
-        retries++;
-      } finally {
-        server.tokensInFlight -= tokens;
-      }
-      await sleep(pauseSeconds * 2 ** attempt * 1000, undefined, { signal: closed.signal });
+  async function scoreOnce(sequences: readonly Int32Array[]): Promise<number[]> {
+    try {
+      return await group.run(undefined, (server) => ask(server, dialects.get(server)!, sequences));
+    } catch (error) {
+      throw own && !signal.aborted ? await explain(error, own) : error;
     }
   }
 
+  const scoreBatch = (sequences: readonly Int32Array[]) =>
+    withRetries(() => scoreOnce(sequences), {
+      retries: limit,
+      pauseSeconds,
+      signal,
+      isTemporary: (error) => error instanceof ServerFailed || isUnreachable(error),
+      onRetry: () => void repeated++,
+    });
+
+  await Promise.all(group.servers.map((server, index) => findDialect(server, served[index]!.owner))).catch(
+    async (error: unknown) => {
+      await group.close();
+      throw error;
+    },
+  );
   return {
     model,
     get retries() {
-      return retries;
+      return group.retries + repeated;
     },
     async score(sequences) {
       const batches: Int32Array[][] = [];
@@ -116,12 +121,11 @@ export async function serverScorer(
       }
       return Float32Array.from((await Promise.all(batches.map(scoreBatch))).flat());
     },
-    close: () => closed.abort(new RunError("the reward model was closed")),
+    async close() {
+      closed.abort(new RunError("the reward model was closed"));
+      await group.close();
+    },
   };
 }
 
-/** Whether a server is preferred: it has fewer failures in a row, or as many and fewer tokens in flight. */
-function precedes(server: Server, other: Server): boolean {
-  if (server.failures !== other.failures) return server.failures < other.failures;
-  return server.tokensInFlight < other.tokensInFlight;
-}
+const isUnreachable = (error: unknown) => error instanceof RunError && error.code === "server_unreachable";

@@ -7,7 +7,7 @@ import { UserError } from "../../../errors.ts";
 import type { Control } from "../control/control.ts";
 import type { ServerGroup } from "../server-group.ts";
 import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
-import type { ServerProbes } from "./probe-servers.ts";
+import type { ServerProbes } from "./parity-probe.ts";
 import { requireKind, type SyncedSampler } from "./synced-sampler.ts";
 
 interface Loaded {
@@ -44,7 +44,7 @@ export function adapterSampler(
     const used = current;
     if (used === undefined) throw new UserError("the inference server has no adapter to sample with");
     used.running++;
-    return { adapter: used.name, version: used.version, giveBack: () => void used.running-- };
+    return { adapter: used.name, version: used.version, release: () => void used.running-- };
   });
 
   const remove = (paths: readonly string[]) => {

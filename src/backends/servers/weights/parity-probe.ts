@@ -6,12 +6,14 @@ import { RunError } from "../../../errors.ts";
 import { mean } from "../../../statistics.ts";
 import type { Sequence } from "../../../trajectories/types.ts";
 import type { Learner, Sample, SampleRequest, Sampler } from "../../engine.ts";
+import type { ServerGroup } from "../server-group.ts";
+import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
 import { changeEvidence, distance, minus, rootMeanSquare } from "./change-evidence.ts";
 
 /** Sampled tokens of a probe. */
 const length = 24;
 /** Tokens of a prompt that a probe begins with. */
-const mostPrompt = 256;
+const maxPromptTokens = 256;
 
 /**
  * In nats. `parity`: how far server and trainer may differ on average. `change`: changes that are smaller than this (root
@@ -23,7 +25,7 @@ const limits = {
   half: { parity: 0.1, change: 5e-5 },
 };
 /** Unchanged weights differ by less if server and trainer compute in float32. */
-const mostOfFloat32 = 1e-3;
+const maxOfFloat32 = 1e-3;
 /** Standard deviations. */
 const conclusive = 6;
 
@@ -55,7 +57,7 @@ export interface ParityProbe {
  */
 export function parityProbe(learner: Pick<Learner, "forward">, url: string, prompt: ProbePrompt): ParityProbe {
   let anchor: Anchor | undefined;
-  /** Of an earlier process's weights. */
+  /** What the server computed with the weights of an earlier process. */
   let earlier: Omit<Anchor, "learner"> | undefined;
   let precision: keyof typeof limits | undefined;
 
@@ -102,7 +104,7 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
       const sequence = sequenceOf(start, fresh.tokens);
       const learner = await ownLogprobs(sequence);
       const difference = distance(fresh.logprobs, learner.slice(start.prompt.length - 1));
-      precision ??= difference <= mostOfFloat32 ? "float32" : "half";
+      precision ??= difference <= maxOfFloat32 ? "float32" : "half";
       // Servers may resize images with torchvision, and the trainer with Pillow.
       const { parity, change } = limits[start.media ? "half" : precision];
       if (!(difference <= parity)) {
@@ -125,6 +127,41 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
     },
   };
   return probe;
+}
+
+export interface ServerProbes {
+  /** Later probes begin with this prompt, as rollouts do. */
+  prompt: ProbePrompt;
+  /** See `ParityProbe.remember`. */
+  remember(served: ServedModelOptions): Promise<void>;
+  /**
+   * @returns the largest difference between a server and the learner, see `ParityProbe.check`
+   * @throws RunError if a server and the trainer have different weights
+   */
+  check(served: ServedModelOptions, version: number): Promise<number>;
+}
+
+/** Probes each server by itself, because each can fail to apply an update. */
+export function probeServers(group: ServerGroup, learner: Pick<Learner, "forward">, prompt: ProbePrompt): ServerProbes {
+  const probes = new Map<unknown, ParityProbe>(
+    group.servers.map((server) => [server, parityProbe(learner, server.url, prompt)]),
+  );
+  const each = <T>(served: ServedModelOptions, use: (probe: ParityProbe, sampler: Sampler) => Promise<T>) =>
+    group.each((server) => {
+      const probe = probes.get(server)!;
+      probe.prompt = all.prompt;
+      return use(probe, sampleFrom({ servers: [server], run: (_, ask) => ask(server) }, served));
+    });
+  const all: ServerProbes = {
+    prompt,
+    async remember(served) {
+      await each(served, (probe, sampler) => probe.remember(sampler));
+    },
+    async check(served, version) {
+      return Math.max(...(await each(served, (probe, sampler) => probe.check(sampler, version))));
+    },
+  };
+  return all;
 }
 
 const plain = { temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], ignoreEos: true, seed: 0 };
@@ -150,10 +187,10 @@ async function score(sampler: Sampler, { tokens, media }: Sequence): Promise<Flo
 /** Without the tokens whose log-probabilities the server does not know, such as those of images in SGLang. */
 const known = (values: Float32Array, server: Float32Array) => values.filter((_, index) => !Number.isNaN(server[index]));
 
-/** At most `mostPrompt` tokens, or as many as end an image that begins within them. */
+/** At most `maxPromptTokens` tokens, or as many as end an image that begins within them. */
 function beginning({ prompt, media = [] }: ProbePrompt): ProbePrompt {
-  const inside = media.filter(({ at }) => at < mostPrompt);
-  const end = Math.max(mostPrompt, ...inside.map(({ at, length }) => at + length));
+  const inside = media.filter(({ at }) => at < maxPromptTokens);
+  const end = Math.max(maxPromptTokens, ...inside.map(({ at, length }) => at + length));
   return { prompt: prompt.subarray(0, end), ...(inside.length > 0 ? { media: inside } : {}) };
 }
 

@@ -3,8 +3,8 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { tabularEngine } from "../../../testing/tabular-engine.ts";
 import { madeUpSequences, madeUpWeights, numTrained, params, sampleOne, step } from "../../conformance/tools.ts";
 import type { Engine, Policy, Published, Sample, Sampler } from "../../engine.ts";
+import { servedEngine } from "../fake-policy-server.fixture.ts";
 import { fakeServer } from "../fake-server.fixture.ts";
-import { withServer } from "../with-server.ts";
 
 const tabular = tabularEngine({ alphabet: "abcdefghijklmnopqrstuvwxyz" });
 const prompt = Int32Array.of(3, 4, 5);
@@ -70,7 +70,7 @@ beforeEach(async () => {
       return { learner: { ...own.learner, publish } };
     },
   };
-  engine = withServer(learning, { urls: [server.url], folder: "unused", encode: () => [1, 2], source });
+  engine = servedEngine(learning, { urls: [server.url], folder: "unused", encode: () => [1, 2], source });
 });
 afterEach(async () => {
   await engine.close();
@@ -85,7 +85,7 @@ async function trainStep({ learner, sampler }: Policy): Promise<void> {
 
 test("a reply continues with weights that arrive in its middle, each token with its version", async () => {
   const policy = await engine.createPolicy({ adapter: { kind: "full" } });
-  expect(engine.model.sampledBy).toMatch(/, which gets weights by somebody$/);
+  expect(policy.sampler.servers).toMatch(/, which gets weights by somebody$/);
   holds = true;
   const isBegun = new Promise<void>((resolve) => {
     begun = resolve;

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { idOf } from "../../published.ts";
 import type { ServerGroup } from "../server-group.ts";
 import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
-import type { ServerProbes } from "./probe-servers.ts";
+import type { ServerProbes } from "./parity-probe.ts";
 import type { SyncedSampler } from "./synced-sampler.ts";
 
 export interface WeightSource {
@@ -39,7 +39,7 @@ export function sourceSampler(
   const sampler = sampleFrom(group, model, async () => {
     while (loading) await loading;
     running++;
-    return { ...model, version, giveBack: () => void running-- };
+    return { ...model, version, release: () => void running-- };
   });
 
   async function update(next: number): Promise<void> {

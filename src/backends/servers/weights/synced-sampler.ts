@@ -4,7 +4,7 @@ import type { Published, Sampler } from "../../engine.ts";
 import type { ServerGroup } from "../server-group.ts";
 
 export interface SyncedSampler extends Sampler {
-  /** Of the last load. */
+  /** Measured at the last load. */
   metrics: Record<string, number>;
 }
 

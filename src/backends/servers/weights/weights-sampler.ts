@@ -5,7 +5,7 @@ import type { Published } from "../../engine.ts";
 import type { Control } from "../control/control.ts";
 import type { ServerGroup } from "../server-group.ts";
 import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
-import type { ServerProbes } from "./probe-servers.ts";
+import type { ServerProbes } from "./parity-probe.ts";
 import { requireKind, type SyncedSampler } from "./synced-sampler.ts";
 
 /** @param model without a version: replies report that of each token */

@@ -4,13 +4,13 @@ import { z } from "zod";
 import { defineTool } from "../../agents/define-tool.ts";
 import { useTools } from "../../agents/use-tools.ts";
 import { lines, type Script, scriptedSampler } from "../../testing/scripted-sampler.ts";
-import type { AttemptLife } from "../life.ts";
 import { runRollouts } from "../run-rollouts.ts";
 import { createSamplingClient, rolloutSeed } from "./sampling-client.ts";
+import type { AttemptEvent } from "./types.ts";
 
 function clientWith(script: Script) {
   const { sampler, chat } = scriptedSampler(script);
-  const life: AttemptLife[] = [];
+  const events: AttemptEvent[] = [];
   const client = createSamplingClient({
     sampler,
     chat,
@@ -18,13 +18,13 @@ function clientWith(script: Script) {
     limits: { maxPromptLength: 1000, maxResponseLength: 1000 },
     seedFor: rolloutSeed(1, 2),
     flushMs: 1e6,
-    onLife: (event) => life.push(event),
+    onEvent: (event) => events.push(event),
   });
-  return { client, life };
+  return { client, events };
 }
 
 test("a rollout reports its stages, its model calls, and the tools that a reply calls", async () => {
-  const { client, life } = clientWith(lines({ toolCalls: [{ name: "add", arguments: { a: 1 } }] }, "2"));
+  const { client, events } = clientWith(lines({ toolCalls: [{ name: "add", arguments: { a: 1 } }] }, "2"));
   const add = defineTool({ name: "add", description: "adds 1", parameters: { a: z.number() }, run: ({ a }) => a + 1 });
   await runRollouts({
     tasks: [{ id: "sum", row: {}, origin: "test" }],
@@ -37,24 +37,24 @@ test("a rollout reports its stages, its model calls, and the tools that a reply 
     timeoutSeconds: 10,
     raiseOnError: true,
   });
-  const text = (event: AttemptLife) =>
+  const text = (event: AttemptEvent) =>
     event.state === "stage"
       ? event.stage
       : event.state === "answer"
         ? `answer ${event.call} ${event.tools ?? ""}`
         : event.state;
-  expect(life.map(text)).toEqual([
+  expect(events.map(text)).toEqual([
     ...["start", "set-up", "agent", "call", "answer 0 add", "environment"],
     ...["agent", "call", "answer 1 ", "environment", "reward"],
   ]);
 });
 
 test("the wait for other rollouts is apart from sampling", async () => {
-  const { client, life } = clientWith(() => "fine");
+  const { client, events } = clientWith(() => "fine");
   const [first, second] = [0, 1].map((rollout) => client.open({ taskId: "t", rollout, attempt: 0, order: 0 }));
   const reply = first!.model.chat([{ role: "user", content: "hello" }]);
   await sleep(40);
   second!.close();
   await reply;
-  expect(life.find(({ state }) => state === "answer")).toMatchObject({ queued: expect.toSatisfy((ms) => ms >= 35) });
+  expect(events.find(({ state }) => state === "answer")).toMatchObject({ queued: expect.toSatisfy((ms) => ms >= 35) });
 });

@@ -6,14 +6,19 @@ import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
 import { lora, madeUpSequences, madeUpWeights, numTrained, params, sampleOne, step } from "../conformance/tools.ts";
 import type { AdapterSpec, Engine, Policy, Sample } from "../engine.ts";
-import { encode, exportingEngine, type FakePolicyServer, fakePolicyServer } from "./fake-policy-server.fixture.ts";
-import { withServer } from "./with-server.ts";
+import {
+  encode,
+  exportingEngine,
+  type FakePolicyServer,
+  fakePolicyServer,
+  servedEngine,
+} from "./fake-policy-server.fixture.ts";
 
 const prompt = Int32Array.of(3, 4, 5);
 const ask = { prompt, params: params({ maxTokens: 8 }) };
 const full: AdapterSpec = { kind: "full" };
 
-const root = temporaryFolder("with-server");
+const root = temporaryFolder("served-policies");
 let folder: string;
 let count = 0;
 let server: FakePolicyServer;
@@ -25,7 +30,7 @@ async function open(kind: "vllm" | "sglang" = "vllm", generates = false, broadca
   server = await fakePolicyServer(kind, generates);
   notes = [];
   const onNote = (text: string) => notes.push(text);
-  engine = withServer(exportingEngine, { urls: [`${server.url}/v1/`], kind, folder, encode, onNote, broadcastTo });
+  engine = servedEngine(exportingEngine, { urls: [`${server.url}/v1/`], kind, folder, encode, onNote, broadcastTo });
 }
 afterEach(async () => {
   await engine.close();
@@ -58,7 +63,7 @@ test.each([false, true])(
   async (streams) => {
     await open("vllm", true);
     const policy = await engine.createPolicy({ adapter: lora() });
-    expect(engine.model.sampledBy).toMatch(/\/inference\/v1\/generate\)$/);
+    expect(policy.sampler.servers).toMatch(/\/inference\/v1\/generate\)$/);
     const [first] = server.adapters.values();
     const { sampler } = first!;
     let begun = () => {};
@@ -103,7 +108,7 @@ test.each([false, true])(
 test("all weights are broadcast to a server with GPUs of its own, without files", async () => {
   await open("vllm", false, 2);
   const policy = await engine.createPolicy({ adapter: full });
-  expect(engine.model.sampledBy).toMatch(/, which gets all weights by NCCL$/);
+  expect(policy.sampler.servers).toMatch(/, which gets all weights by NCCL$/);
   await expectAgreement(policy, 0);
   for (const version of [1, 2]) {
     await trainStep(policy, version);
@@ -162,7 +167,7 @@ describe.each(["vllm", "sglang"] as const)("a policy that %s samples", (kind) =>
   test("without a way to end requests, each keeps the version that it began with", async () => {
     await open(kind);
     const policy = await engine.createPolicy({ adapter: lora() });
-    expect(engine.model.sampledBy).toMatch(/, which keeps a reply's weights until it ends$/);
+    expect(policy.sampler.servers).toMatch(/, which keeps a reply's weights until it ends$/);
     const [first] = server.adapters.values();
     const { sampler } = first!;
     let release = () => {};
@@ -209,7 +214,7 @@ describe.each(["vllm", "sglang"] as const)("a policy that %s samples", (kind) =>
     const policy = await engine.createPolicy({ adapter: full });
     for (const version of [1, 2]) await trainStep(policy, version);
     // The server of a killed run keeps its weights. They are close to the new ones, as an imprecise server's would be.
-    const again = withServer(exportingEngine, { urls: [server.url], kind, folder: `${folder}-again`, encode });
+    const again = servedEngine(exportingEngine, { urls: [server.url], kind, folder: `${folder}-again`, encode });
     server.fault.ignores = true;
     await expect(again.createPolicy({ adapter: full })).rejects.toMatchObject({
       code: "sampler_mismatch",
@@ -249,7 +254,7 @@ describe.each(["vllm", "sglang"] as const)("a policy that %s samples", (kind) =>
   test("sleeps while the trainer works, if it shares its GPU", async () => {
     await open(kind);
     expect((await engine.createPolicy({ adapter: lora() })).sampler.sleep).toBeUndefined();
-    const shared = withServer(exportingEngine, { urls: [server.url], kind, folder, encode, sleeps: true });
+    const shared = servedEngine(exportingEngine, { urls: [server.url], kind, folder, encode, sleeps: true });
     const { sampler } = await shared.createPolicy({ adapter: full });
     await sampler.sleep?.();
     await sampler.wake?.();
@@ -262,17 +267,17 @@ describe("at the start", () => {
   test("adapters that an earlier process left at the server are unloaded", async () => {
     await open();
     await engine.createPolicy({ adapter: lora() });
-    const again = withServer(exportingEngine, { urls: [server.url], folder, encode });
+    const again = servedEngine(exportingEngine, { urls: [server.url], folder, encode });
     await again.createPolicy({ adapter: lora() });
     expect(server.requests).toEqual(["load v0", "unload v0", "load v0"]);
     await again.close();
   });
 
-  test("the length is the smaller one of server and trainer", async () => {
+  test("the server's limit on the length is the sampler's", async () => {
     await open();
     server.fault.maxLength = 77;
-    await engine.createPolicy({ adapter: { kind: "none" } });
-    expect(engine.model.maxLength).toBe(77);
+    const { sampler } = await engine.createPolicy({ adapter: { kind: "none" } });
+    expect(sampler.maxLength).toBe(77);
   });
 
   test.each([

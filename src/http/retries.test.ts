@@ -1,0 +1,113 @@
+import { createServer, type RequestListener } from "node:http";
+import type { AddressInfo } from "node:net";
+import { describe, expect, test, vi } from "vitest";
+import { postJson } from "./post-json.ts";
+import { isTemporaryStatus, reasonOf, retryAfterSeconds, withRetries } from "./retries.ts";
+
+const temporary = { isTemporary: () => true };
+
+/** Fails as often as there are errors, then returns the number of attempts. */
+function failing(...errors: unknown[]) {
+  let attempts = 0;
+  return async () => {
+    const error = errors[attempts++];
+    if (error !== undefined) throw error;
+    return attempts;
+  };
+}
+
+describe("retries", () => {
+  test("end with the first success, and are counted", async () => {
+    const seen: unknown[] = [];
+    const options = { ...temporary, retries: 2, pauseSeconds: 0, onRetry: (error: unknown) => seen.push(error) };
+    expect(await withRetries(failing("a", "b"), options)).toBe(3);
+    expect(seen).toEqual(["a", "b"]);
+    await expect(withRetries(failing("a", "b", "c"), options)).rejects.toBe("c");
+  });
+
+  test("are not made after an error that would be the same again", async () => {
+    const attempt = vi.fn(failing("refused"));
+    const options = { isTemporary: () => false, retries: 5, pauseSeconds: 0 };
+    await expect(withRetries(attempt, options)).rejects.toBe("refused");
+    expect(attempt).toHaveBeenCalledTimes(1);
+  });
+
+  test("wait twice as long each time, or as long as the server asks", async () => {
+    const times: number[] = [];
+    const fail = failing({}, { retryAfterSeconds: 0.2 }, { retryAfterSeconds: 3600 }, {});
+    const attempt = () => {
+      times.push(performance.now());
+      return fail();
+    };
+    await withRetries(attempt, { ...temporary, retries: 4, pauseSeconds: 0.02 });
+    const pauses = times.slice(1).map((time, index) => time - times[index]!);
+    for (const [index, least] of [20, 200, 80, 160].entries()) expect(pauses[index]).toBeGreaterThan(least - 2);
+  });
+
+  test("start again after progress", async () => {
+    const progress = [false, true, false];
+    const options = { ...temporary, retries: 1, pauseSeconds: 0, hasProgressed: async () => progress.shift() ?? false };
+    await expect(withRetries(failing("a", "b", "c"), options)).rejects.toBe("c");
+    await expect(withRetries(failing("a", "b", "c"), options)).rejects.toBe("b");
+  });
+
+  test("end with the signal's reason, also while waiting", async () => {
+    const abort = new AbortController();
+    const options = { ...temporary, retries: 3, pauseSeconds: 1000, signal: abort.signal };
+    const waiting = withRetries(failing("a"), { ...options, onRetry: () => setImmediate(() => abort.abort("stop")) });
+    await expect(waiting).rejects.toBe("stop");
+    await expect(withRetries(failing("a"), options)).rejects.toBe("stop");
+  });
+});
+
+test.each([
+  [400, false],
+  [401, false],
+  [404, false],
+  [422, false],
+  [408, true],
+  [409, true],
+  [425, true],
+  [429, true],
+  [500, true],
+  [503, true],
+])("another attempt may help after the status %i: %s", (status, expected) => {
+  expect(isTemporaryStatus(status)).toBe(expected);
+});
+
+test("Retry-After is a number of seconds or a date", () => {
+  expect([retryAfterSeconds("12"), retryAfterSeconds(null), retryAfterSeconds("soon")]).toEqual([
+    12,
+    undefined,
+    undefined,
+  ]);
+  const inTen = retryAfterSeconds(new Date(Date.now() + 10_000).toUTCString());
+  expect(inTen).toBeGreaterThan(8);
+  expect(inTen).toBeLessThanOrEqual(10);
+  expect(retryAfterSeconds(new Date(0).toUTCString())).toBe(0);
+});
+
+test.each([
+  ["the cause of fetch's error", new TypeError("fetch failed", { cause: new Error("bad port") }), "bad port"],
+  ["the code of an error without a message", Object.assign(new Error(""), { code: "ECONNREFUSED" }), "ECONNREFUSED"],
+  ["the message", new Error("it is late", { cause: new Error("the clock") }), "it is late"],
+  ["any value", "a text", "a text"],
+])("the reason is %s", (_, error, reason) => {
+  expect(reasonOf(error)).toBe(reason);
+});
+
+test("a request waits as long as the server asks", async () => {
+  const times: number[] = [];
+  const answer: RequestListener = (_, response) => {
+    times.push(performance.now());
+    if (times.length === 1) response.writeHead(429, { "retry-after": "1" }).end("busy");
+    else response.end("[1]");
+  };
+  const server = createServer(answer).listen(0, "127.0.0.1");
+  await new Promise((resolve) => server.once("listening", resolve));
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const options = { retries: 1, pauseSeconds: 0.001, timeoutSeconds: 5, signal: new AbortController().signal };
+  expect(await postJson(url, {}, options)).toEqual({ value: [1], retries: 1 });
+  expect(times[1]! - times[0]!).toBeGreaterThan(900);
+  server.close();
+});
