@@ -1,7 +1,7 @@
 /** What a training script exports: its tasks, how one is attempted and graded, and its settings. */
 import type { NamedParts } from "../agents/named/parts.ts";
 import type { Workflow } from "../agents/types.ts";
-import type { AdvantageEstimator } from "../algorithms/estimators/estimator.ts";
+import type { AdvantageEstimator } from "../algorithms/advantages/estimate-advantages.ts";
 import type { CustomLoss } from "../algorithms/policy-loss/custom-loss.ts";
 import type { ScriptFacts } from "../backends/rule.ts";
 import type { ConfigInput } from "../config/schema.ts";

@@ -16,7 +16,7 @@ const base: PolicyLossOptions = {
   aggMode: "token-mean",
   klBeta: 0,
   klEstimator: "k3",
-  constants: { cpgdDrift: 0.3, clipCovRatio: 0.3, clipCovLow: 0, klCovRatio: 0.3 },
+  constants: { cpgd_drift_coef: 0.3, clip_cov_ratio: 0.3, clip_cov_lb: 0, kl_cov_ratio: 0.3 },
 };
 const modes = Object.keys(tokenWeights) as (keyof typeof tokenWeights)[];
 const losses = Object.keys(policyLosses) as (keyof typeof policyLosses)[];
@@ -112,7 +112,7 @@ const combinations: [string, PolicyLossOptions][] = [
     .filter((lossFn) => !coupled.has(lossFn))
     .flatMap((lossFn) => modes.map((aggMode) => ({ ...base, lossFn, aggMode }))),
   ...losses.map((lossFn) => ({ ...base, lossFn, aggMode: null })),
-  { ...base, lossFn: "gspo" as const, gspoGradient: "sequence" as const },
+  { ...base, lossFn: "gspo" as const, constants: { gspo_gradient: "sequence" as const } },
   { ...base, lossFn: "ppo" as const, lossFnByRole: { judge: "gspo" as const, critic: wholeReply } },
   ...(["ppo", "gmpo", "gspo"] as const).map((lossFn) => ({
     ...base,
@@ -124,7 +124,7 @@ const combinations: [string, PolicyLossOptions][] = [
   { ...base, lossFn: reinforce },
   { ...base, lossFn: wholeReply, aggMode: "seq-mean-token-sum" as const },
   ...(Object.keys(klEstimators) as KlEstimatorName[]).map((klEstimator) => ({ ...base, klEstimator, klBeta: 0.3 })),
-  { ...base, dualClip: 2, epsClipHigh: 0.28 },
+  { ...base, constants: { clip_ratio_c: 2 }, epsClipHigh: 0.28 },
   { ...base, aggMode: "seq-mean-token-sum-norm" as const, lossScale: 7, entropyCoeff: 0.05, klBeta: 0.1 },
 ].map((options: PolicyLossOptions, index) => {
   const name = typeof options.lossFn === "string" ? options.lossFn : options.lossFn.name;
@@ -225,7 +225,7 @@ test("without old log-probabilities the ratio is 1 and the gradient of a token i
   const { batch, outputs } = make(two);
   const { oldLogprobs: _, ...current } = batch;
   for (const lossFn of losses) {
-    const constants = { clipCovLow: 5 };
+    const constants = { clip_cov_lb: 5 };
     const value = policyLoss(current, { ...base, lossFn, constants }).evaluate(outputs, all(batch));
     [-1 / 3, 1 / 3, 1 / 3].forEach((slope, index) => {
       expect(value.gradient.logprobs[index]).toBeCloseTo(slope, 7);
@@ -236,7 +236,13 @@ test("without old log-probabilities the ratio is 1 and the gradient of a token i
 
 test("the metrics have verl's names and values", () => {
   const { batch, outputs } = make(two);
-  const options = { ...base, dualClip: 3, klBeta: 0.5, klEstimator: "k1" as const, entropyCoeff: 0.1 };
+  const options = {
+    ...base,
+    constants: { clip_ratio_c: 3 },
+    klBeta: 0.5,
+    klEstimator: "k1" as const,
+    entropyCoeff: 0.1,
+  };
   const value = policyLoss(batch, options).evaluate(outputs, all(batch));
   const metrics = report([value]);
   expect(metrics["actor/pg_loss"]).toBeCloseTo((-1.2 + 0.8 + Math.exp(0.05)) / 3);

@@ -10,6 +10,7 @@ import { matchOutputs } from "./aggregation.ts";
 import { hostedLoss } from "./hosted-loss.ts";
 import {
   hasEntropyBonus,
+  hasSecondBound,
   highEntropyTokens,
   isCoupled,
   isCustom,
@@ -166,7 +167,7 @@ function metricsOf(
     "actor/pg_loss": ofBatch(sums.loss),
     "actor/pg_clipfrac": ofBatch(sums.clipped / tokens),
   };
-  if ((options.dualClip ?? null) !== null || options.lossFn === "gmpo") {
+  if (hasSecondBound(options)) {
     metrics["actor/pg_clipfrac_lower"] = ofBatch(sums.capped / tokens);
   }
   metrics["actor/ppo_kl"] = { sum: sums.kl, count: evaluated.reduce((total, { count }) => total + count, 0) };

@@ -1,9 +1,6 @@
 /** What training through a Tinker service can do, as data. */
 import type { Capabilities } from "../engine.ts";
 
-/** The losses of `Loss.hosted` that every service of the protocol has. */
-export const hostedLosses: readonly string[] = ["cross_entropy", "importance_sampling", "ppo", "cispo", "dro"];
-
 export const capabilities: Capabilities = {
   engine: "tinker",
   // Of the distribution at the sampling temperature; at temperature 1 that is the model's own.

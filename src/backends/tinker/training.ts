@@ -11,7 +11,6 @@ import {
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import { checkLossValue, NonFiniteLossError } from "../check-loss-value.ts";
 import type { ForwardBackwardResult } from "../engine.ts";
-import { hostedLosses } from "./capabilities.ts";
 import { chunksOf, type DatumInputs, gatherOutputs, type Planned, planDatums, toDatum } from "./datums.ts";
 import { readChunks } from "./images.ts";
 import type { TinkerSession } from "./session.ts";
@@ -87,7 +86,8 @@ export function remoteTraining({ connection, isHone, counts, media }: TinkerSess
     sequences: readonly Sequence[],
     plan: readonly Planned[],
     loss: Loss,
-    { name: lossFn, config, inputs }: HostedLoss,
+    { name: lossFn, config }: NonNullable<HostedLoss["tinker"]>,
+    inputs: HostedLoss["inputs"],
   ): Promise<AcceptedBackward> {
     for (const [name, values] of Object.entries(inputs)) {
       const bad = values.find((value) => !Number.isFinite(value));
@@ -139,10 +139,11 @@ export function remoteTraining({ connection, isHone, counts, media }: TinkerSess
     async backward(sequences: readonly Sequence[], loss: Loss): Promise<AcceptedBackward> {
       const plan = planDatums(sequences);
       const hosted = loss.hosted?.();
-      // Other services' dro also regularizes the prompt's tokens, because they have no mask.
-      const same = hosted && hostedLosses.includes(hosted.name) && (isHone || hosted.name !== "dro");
+      // Other services have no mask, so their dro also regularizes the prompt's tokens.
+      const named = hosted?.tinker;
+      const same = named && (isHone || !named.needsMask);
       return same && plan.length > 0 && !sequences.some(({ targets }) => targets)
-        ? byName(sequences, plan, loss, hosted)
+        ? byName(sequences, plan, loss, named, hosted.inputs)
         : byGradient(sequences, plan, loss);
     },
   };

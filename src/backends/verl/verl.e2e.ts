@@ -174,7 +174,7 @@ describe("verl's workers", () => {
 
   it.each([
     ["vanilla", { lossFn: "ppo" }],
-    ["vanilla", { lossFn: "ppo", dualClip: 1.2, aggMode: "seq-mean-token-sum" }],
+    ["vanilla", { lossFn: "ppo", constants: { clip_ratio_c: 1.2 }, aggMode: "seq-mean-token-sum" }],
     ["vanilla", { lossFn: "importance_sampling" }],
     ["cispo", { lossFn: "cispo", aggMode: "seq-mean-token-sum-norm" }],
     ["gpg", { lossFn: "cross_entropy" }],

@@ -2,7 +2,7 @@
 import { isRemote } from "../../backends/registry/open-engine.ts";
 import type { Rule } from "../../backends/rule.ts";
 import type { Config } from "../../config/schema.ts";
-import { hasCoupledLoss, hasCritic } from "./algorithms.ts";
+import { coupledLosses, estimatorsThatNeed, hasCoupledLoss, hasCritic } from "./algorithms.ts";
 import { contradicts, under } from "./make-rules.ts";
 
 const algorithm = "rllm.algorithm";
@@ -48,7 +48,7 @@ export const contradictions: readonly Rule[] = [
       },
       "remove one of the two",
     ),
-    when: "with gae",
+    when: `with ${estimatorsThatNeed("values")}`,
   },
   contradicts(
     [`${correction}.tis_mode`],
@@ -73,7 +73,7 @@ export const contradictions: readonly Rule[] = [
       },
       "set it to null",
     ),
-    when: "with clip_cov and kl_cov",
+    when: `with ${coupledLosses}`,
   },
   contradicts(
     under("rllm.rejection_sample", "enable", "mode"),
@@ -105,7 +105,7 @@ export const contradictions: readonly Rule[] = [
       },
       "model.train_mlp=true, or an estimator without a critic, e.g. rllm.algorithm.adv_estimator=rloo",
     ),
-    when: "with gae",
+    when: `with ${estimatorsThatNeed("values")}`,
   },
   contradicts(
     ["training.keep_best", "rllm.trainer.val_only"],

@@ -1,7 +1,7 @@
 /** The configuration's keys as the options of the policy loss, of its KL term and of off-policy correction. */
 import { splitEstimatorMap } from "../../algorithms/advantages/estimate-advantages.ts";
 import type { KlControllerOptions } from "../../algorithms/kl/kl-controller.ts";
-import { lossAliases, type PolicyLossName, policyLosses } from "../../algorithms/losses/policy-losses.ts";
+import { epsClip, lossByName, lossNames, type PolicyLossName } from "../../algorithms/losses/policy-losses.ts";
 import { rejectionRules } from "../../algorithms/off-policy/rejection.ts";
 import type { CustomLoss } from "../../algorithms/policy-loss/custom-loss.ts";
 import type { PolicyLossOptions } from "../../algorithms/policy-loss/policy-loss.ts";
@@ -20,13 +20,11 @@ export type CustomLosses = Readonly<Record<string, CustomLoss>>;
 export function policyLossOptions({ rllm: { algorithm }, data }: Config, custom: CustomLosses = {}): PolicyLossOptions {
   const { lossByRole } = splitEstimatorMap(algorithm.estimator_map);
   const byRole = Object.entries({ ...lossByRole, ...algorithm.loss_fn_map });
-  const special = algorithm.policy_loss;
   return {
     lossFn: lossNamed(algorithm.loss_fn ?? "ppo", custom),
     lossFnByRole: Object.fromEntries(byRole.map(([role, name]) => [role, lossNamed(name, custom)])),
-    epsClip: algorithm.eps_clip ?? 0.2,
+    epsClip: algorithm.eps_clip ?? epsClip,
     epsClipHigh: algorithm.eps_clip_high,
-    dualClip: algorithm.clip_ratio_c,
     aggMode: algorithm.loss_agg_mode,
     lossScale: algorithm.loss_scale_factor ?? data.max_response_length,
     klBeta: algorithm.use_kl_in_reward ? 0 : (algorithm.kl_beta ?? 0),
@@ -34,29 +32,16 @@ export function policyLossOptions({ rllm: { algorithm }, data }: Config, custom:
     entropyCoeff: algorithm.entropy_coeff,
     // 0 and 1 both train all tokens.
     highEntropyRatio: algorithm.high_entropy_token_ratio || 1,
-    gspoGradient: special.gspo_gradient,
-    cispoLow: special.cispo_low,
-    cispoHigh: special.cispo_high,
-    constants: {
-      droBeta: special.dro_beta,
-      tauPositive: special.tau_pos,
-      tauNegative: special.tau_neg,
-      cpgdDrift: special.cpgd_drift_coef,
-      clipCovRatio: special.clip_cov_ratio,
-      clipCovLow: special.clip_cov_lb,
-      clipCovHigh: special.clip_cov_ub,
-      klCovRatio: special.kl_cov_ratio,
-      klCovCoef: special.ppo_kl_coef,
-    },
+    constants: { ...algorithm.policy_loss, clip_ratio_c: algorithm.clip_ratio_c },
   };
 }
 
 function lossNamed(name: string, custom: CustomLosses): PolicyLossName | CustomLoss {
   const loss = own(custom, name);
   if (loss !== undefined) return loss;
-  const known = own(lossAliases, name) ?? name;
-  if (Object.hasOwn(policyLosses, known)) return known as PolicyLossName;
-  const names = [...Object.keys(policyLosses), ...Object.keys(lossAliases), ...Object.keys(custom)];
+  const known = lossByName(name);
+  if (known !== undefined) return known;
+  const names = [...lossNames, ...Object.keys(custom)];
   const near = nearest(name, names, 2);
   throw new UserError(`the policy loss "${name}" does not exist`, {
     hint: near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `The losses are ${names.join(", ")}.`,
