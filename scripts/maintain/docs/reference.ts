@@ -13,6 +13,7 @@ import { supportingBackends } from "../../../src/support/effect.ts";
 import { localEngine } from "../../../src/support/rules/conditions.ts";
 import { sharedRules } from "../../../src/support/rules/index.ts";
 import { flagEffect } from "./flag-effect.ts";
+import { table } from "./tables.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
 
@@ -214,11 +215,6 @@ ${parts.join("\n\n")}`,
 
 function page(title: string, body: string): string {
   return `# ${title}\n${generated}\n\n${body}\n`;
-}
-
-function table(heads: readonly string[], rows: readonly (readonly string[])[]): string {
-  const line = (cells: readonly string[]) => `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;
-  return [line(heads), `|${"---|".repeat(heads.length)}`, ...rows.map(line)].join("\n");
 }
 
 const code = (text: string) => `\`${text}\``;

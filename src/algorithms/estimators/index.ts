@@ -6,7 +6,7 @@ import type { CompareRewards } from "./estimator.ts";
 export interface EstimatorSpec {
   /** For the guide, in Markdown; `R` is a reply's reward, `mean` and `std` are its group's. */
   formula: string;
-  /** For the guide: a number of arXiv, or text. */
+  /** For the guide: numbers of arXiv, or other text. */
   source: string;
   /** Returns one advantage per trajectory. */
   compare: CompareRewards;
@@ -38,7 +38,7 @@ const centered: EstimatorSpec = { formula: "`R - mean`", source: "2503.20783", c
 
 const overBatch: EstimatorSpec = {
   formula: "`(R - mean) / std` over the whole batch",
-  source: "2505.12504",
+  source: "CPGD: 2505.12504",
   compare: comparing("batch", "batch"),
 };
 

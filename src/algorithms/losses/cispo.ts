@@ -17,7 +17,7 @@ const boundsOf = ({ low, high, cispo_low, cispo_high }: Bounds) => ({
 /** `-sg(clip(r, low, high)) A lp` */
 export const cispo = defineLoss({
   formula: "`-sg(clip(r)) A lp`; the default bounds are PPO's",
-  papers: ["2506.13585"],
+  source: "2506.13585",
   ratio: "clipped",
   constants: {
     cispo_low: z

@@ -13,7 +13,7 @@ import { clippedSurrogate } from "./ppo.ts";
 export const clipCov = defineLoss({
   formula:
     "PPO's; as many tokens as the share `clip_cov_ratio` of all tokens get no gradient, drawn from those whose covariance of A and lp is between `clip_cov_lb` and `clip_cov_ub`",
-  papers: ["2505.22617"],
+  source: "2505.22617",
   ratio: "clipped",
   constants: {
     clip_cov_ratio: z
@@ -64,8 +64,8 @@ export const clipCov = defineLoss({
 /** `-rA`, plus `ppo_kl_coef |ln r|` on the marked tokens. `kl` is the sum of |ln r|. */
 export const klCov = defineLoss({
   formula:
-    "`-rA`, plus `ppo_kl_coef` times `\\|lp - old\\|` on the share `kl_cov_ratio` of tokens with the largest covariance",
-  papers: ["2505.22617"],
+    "`-rA`, plus `ppo_kl_coef` times `|lp - old|` on the share `kl_cov_ratio` of tokens with the largest covariance",
+  source: "2505.22617",
   ratio: "unclipped",
   constants: {
     kl_cov_ratio: z

@@ -9,7 +9,7 @@ import { clamp, defineLoss, eachToken, emptyValues } from "./definition.ts";
 export const cpgd = defineLoss({
   formula:
     "`-min(lp A, clip(lp, old + ln low, old + ln high) A)` and `cpgd_drift_coef` times `r - 1 - ln r` (policy drift)",
-  papers: ["2505.12504"],
+  source: "2505.12504",
   ratio: "clipped",
   constants: {
     cpgd_drift_coef: z

@@ -89,8 +89,8 @@ export interface PolicyLossDefinition<Shape extends z.ZodRawShape = z.ZodRawShap
   aliases?: readonly string[];
   /** For the guide, in Markdown. */
   formula: string;
-  /** Papers, as numbers of arXiv. */
-  papers: readonly string[];
+  /** For the guide: numbers of arXiv, or other text. */
+  source: string;
   /** How it compares with the old policy: by a clipped ratio (`eps_clip`, `eps_clip_high`), otherwise, or not at all. */
   ratio: "clipped" | "unclipped" | "none";
   /** Keys of `rllm.algorithm.policy_loss`, with type, default and meaning. */

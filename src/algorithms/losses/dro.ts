@@ -5,7 +5,7 @@ import { defineLoss, eachToken, emptyValues } from "./definition.ts";
 /** `-(lp A - beta/2 (lp - old)^2)` */
 export const dro = defineLoss({
   formula: "`-(lp A - dro_beta/2 (lp - old)^2)`",
-  papers: ["2405.19107"],
+  source: "2405.19107",
   ratio: "unclipped",
   constants: {
     dro_beta: z.number().min(0).default(0.05).describe("dro: weight of the quadratic term."),

@@ -12,7 +12,7 @@ const countEps = 1e-8;
 export const gmpo = defineLoss({
   aliases: ["geo_mean"],
   formula: "`-mean(A) exp(mean of clipped lp - old)`; the clip is in log space",
-  papers: ["2507.20673"],
+  source: "2507.20673",
   ratio: "clipped",
   constants: {},
   evaluate(tokens, { low, high, logRatioLimit }) {

@@ -12,7 +12,7 @@ const maxMeanLogRatio = 10;
  */
 export const gspo = defineLoss({
   formula: "PPO's with one ratio per reply, `exp(mean(lp - old))`; `gspo_gradient` is `token` or `sequence`",
-  papers: ["2507.18071"],
+  source: "2507.18071",
   ratio: "clipped",
   constants: {
     gspo_gradient: z

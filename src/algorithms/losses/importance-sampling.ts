@@ -4,7 +4,7 @@ import { clamp, clipBounds, defineLoss, eachToken, emptyValues, unbounded } from
 /** `-rA` */
 export const importanceSampling = defineLoss({
   formula: "`-rA`",
-  papers: [],
+  source: "",
   ratio: "unclipped",
   constants: {},
   evaluate(tokens, { logRatioLimit }) {

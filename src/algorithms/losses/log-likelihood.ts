@@ -5,7 +5,7 @@ import { defineLoss, type EngineLoss, eachToken, emptyValues } from "./definitio
 export const gpg = defineLoss({
   aliases: ["reinforce"],
   formula: "`-lp A`",
-  papers: ["2504.02546"],
+  source: "2504.02546",
   ratio: "none",
   constants: {},
   evaluate(tokens) {

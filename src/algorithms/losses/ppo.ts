@@ -6,7 +6,7 @@ import { clamp, clipBounds, defineLoss, eachToken, emptyValues, type SequenceLos
 export const ppo = defineLoss({
   aliases: ["vanilla"],
   formula: "`max(-rA, -clip(r, low, high)A)`; with `clip_ratio_c: 3` at most `-3A` where A < 0 (dual clip)",
-  papers: ["1707.06347", "1912.09729"],
+  source: "1707.06347, 1912.09729",
   ratio: "clipped",
   /** Keys of `rllm.algorithm` itself. */
   constants: {

@@ -5,7 +5,7 @@ import { clamp, defineLoss, eachToken, emptyValues } from "./definition.ts";
 /** `-A 4/tau sigmoid(tau (r - 1))`, tau by the sign of A. */
 export const sapo = defineLoss({
   formula: "`-A 4/tau sigmoid(tau (r - 1))`, tau `tau_pos` where A > 0, `tau_neg` elsewhere",
-  papers: ["2511.20347"],
+  source: "2511.20347",
   ratio: "unclipped",
   constants: {
     tau_pos: z.number().gt(0).default(1).describe("sapo: temperature for advantages above 0."),
