@@ -122,8 +122,7 @@ const verlActor = family<LossInputs, VerlParams>(({ inputs, params }) => {
   const { use_kl_loss, kl_loss_coef = 0, kl_loss_type = "k3", entropy_coeff = 0 } = params;
   const got = evaluateLoss(inputs, {
     ...verlOptions("ppo", params),
-    klBeta: use_kl_loss ? kl_loss_coef : 0,
-    klEstimator: klName(kl_loss_type)!,
+    ...(use_kl_loss ? { kl: { weight: kl_loss_coef, estimator: klName(kl_loss_type)! } } : {}),
     // verl reports the entropy even without a bonus. Hone computes it only with a bonus, so the bonus here is 0.
     entropyCoeff: entropy_coeff || Number.MIN_VALUE,
   });

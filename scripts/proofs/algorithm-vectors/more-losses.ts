@@ -167,7 +167,7 @@ function evaluateTrl({ inputs, params }: VectorCase<TrlInputs, TrlParams>) {
     lossFn,
     epsClip: params.epsilon_low,
     epsClipHigh: params.epsilon_high,
-    klBeta: params.beta,
+    ...(params.beta === 0 ? {} : { kl: { weight: params.beta, estimator: "k3" } }),
     ...(aggregation[params.loss_type] ?? { aggMode: "token-mean" }),
     constants: {
       logRatioLimit: Number.POSITIVE_INFINITY,

@@ -26,7 +26,7 @@ import {
  * as in cross-entropy.
  */
 export function hostedLoss(batch: TrainingBatch, options: PolicyLossOptions): HostedLoss | undefined {
-  if (options.klBeta > 0 || hasEntropyBonus(options) || selectsByEntropy(options)) return undefined;
+  if (options.kl || hasEntropyBonus(options) || selectsByEntropy(options)) return undefined;
   const [loss, ...others] = new Set(batch.roles.map((role) => lossOf(options, role)));
   if (loss === undefined || others.length > 0 || isCustom(loss)) return undefined;
   const settings = settingsOf(options);

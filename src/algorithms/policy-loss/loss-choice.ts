@@ -2,7 +2,7 @@
 import { own } from "../../own.ts";
 import { countsOf } from "../../trajectories/batch.ts";
 import type { BatchTotals, TrainingBatch } from "../../trajectories/types.ts";
-import type { KlEstimatorName } from "../kl/kl-estimators.ts";
+import type { KlTerm } from "../kl/kl-estimators.ts";
 import type { LossSettings } from "../losses/definition.ts";
 import { highEntropyCount } from "../losses/largest.ts";
 import { definitionOf, type LossConstants, lossDefaults, type PolicyLossName } from "../losses/policy-losses.ts";
@@ -17,15 +17,14 @@ export interface PolicyLossOptions {
   epsClip: number;
   /** The ratio is clipped above at `1 + epsClipHigh`; `null` uses `epsClip`. */
   epsClipHigh: number | null;
-  /** `null` aggregates as the loss's authors do (gspo, gmpo and sapo by sequence, the others by token). */
+  /** `null` aggregates as the loss's authors do: by sequence or by token. */
   aggMode: AggregationMode | null;
   /** Divisor of `seq-mean-token-sum-norm`, e.g. the longest reply allowed. */
   lossScale?: number;
   /** Added to token counts in `seq-mean-token-mean`. */
   countEps?: number;
-  /** Weight of the KL to the reference; if it is above 0 the batch must have `referenceLogprobs`. */
-  klBeta: number;
-  klEstimator: KlEstimatorName;
+  /** The KL to the reference, for which the batch must have `referenceLogprobs`. */
+  kl?: KlTerm;
   /** Weight of the entropy bonus; if it is not 0 the engine must return entropies. */
   entropyCoeff?: number;
   /** Share of each sequence's tokens, those of largest entropy, that are in the policy term; 1 keeps all. */
@@ -69,7 +68,7 @@ export const readsSampler = (options: PolicyLossOptions): boolean => reads(optio
 
 /** Whether the loss compares with the reference policy. */
 export const needsReference = (options: PolicyLossOptions): boolean =>
-  options.klBeta > 0 || reads(options, "referenceLogprob");
+  options.kl !== undefined || reads(options, "referenceLogprob");
 
 export function settingsOf({ epsClip, epsClipHigh, constants }: PolicyLossOptions): LossSettings & LossConstants {
   return { ...lossDefaults, ...constants, low: 1 - epsClip, high: 1 + (epsClipHigh ?? epsClip) };

@@ -92,7 +92,7 @@ const lossOf = (sequences: readonly Sequence[], seed: number) =>
   linearLoss(sequences, madeUpWeights(numTrained(sequences), seed));
 
 const lossOptions: PolicyLossOptions = {
-  ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: 0.28, aggMode: null, klBeta: 0, klEstimator: "k3" },
+  ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: 0.28, aggMode: null },
 };
 
 /** Replies with old log-probabilities at some distance, so that some tokens are clipped. */

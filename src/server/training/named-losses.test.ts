@@ -15,7 +15,6 @@ const root = temporaryFolder("named");
 
 const base: PolicyLossOptions = {
   ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: 0.28, aggMode: null, lossScale: 12 },
-  ...{ klBeta: 0, klEstimator: "k3" },
 };
 
 /** Replies with old log-probabilities at some distance, so that some tokens are clipped. */
@@ -109,7 +108,7 @@ describe.each([
   );
 
   test.each([
-    ["a KL term", { klBeta: 0.1 }],
+    ["a KL term", { kl: { weight: 0.1, estimator: "k3" as const } }],
     ["dual clip", { constants: { clip_ratio_c: 3 } }],
     ["a loss that the service does not support", { lossFn: "sapo" as const }],
     ["dro with weights of its own for each sequence", { lossFn: "dro" as const, aggMode: modes[2] }],

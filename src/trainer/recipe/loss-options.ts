@@ -1,15 +1,15 @@
 /** The configuration's keys as the options of the policy loss, of its KL term and of off-policy correction. */
 import { splitEstimatorMap } from "../../algorithms/advantages/estimate-advantages.ts";
-import type { KlControllerOptions } from "../../algorithms/kl/kl-controller.ts";
+import type { KlOptions } from "../../algorithms/kl/kl-controller.ts";
 import { epsClip, lossByName, lossNames, type PolicyLossName } from "../../algorithms/losses/policy-losses.ts";
 import { rejectionRules } from "../../algorithms/off-policy/rejection.ts";
 import type { CustomLoss } from "../../algorithms/policy-loss/custom-loss.ts";
-import type { PolicyLossOptions } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
 import type { CorrectionOptions } from "../update/prepare-batch.ts";
+import type { UpdateOptions } from "../update/update-policy.ts";
 
 export type CustomLosses = Readonly<Record<string, CustomLoss>>;
 
@@ -17,7 +17,10 @@ export type CustomLosses = Readonly<Record<string, CustomLoss>>;
  * @param custom the experiment's own losses
  * @throws UserError if a loss is unknown
  */
-export function policyLossOptions({ rllm: { algorithm }, data }: Config, custom: CustomLosses = {}): PolicyLossOptions {
+export function policyLossOptions(
+  { rllm: { algorithm }, data }: Config,
+  custom: CustomLosses = {},
+): UpdateOptions["loss"] {
   const { lossByRole } = splitEstimatorMap(algorithm.estimator_map);
   const byRole = Object.entries({ ...lossByRole, ...algorithm.loss_fn_map });
   return {
@@ -27,8 +30,6 @@ export function policyLossOptions({ rllm: { algorithm }, data }: Config, custom:
     epsClipHigh: algorithm.eps_clip_high,
     aggMode: algorithm.loss_agg_mode,
     lossScale: algorithm.loss_scale_factor ?? data.max_response_length,
-    klBeta: algorithm.use_kl_in_reward ? 0 : (algorithm.kl_beta ?? 0),
-    klEstimator: algorithm.kl_estimator,
     entropyCoeff: algorithm.entropy_coeff,
     // 0 and 1 both train all tokens.
     highEntropyRatio: algorithm.high_entropy_token_ratio || 1,
@@ -57,7 +58,8 @@ export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOp
   };
 }
 
-export function klControllerOptions({ rllm: { algorithm } }: Config): KlControllerOptions {
-  const { kl_beta, kl_target: target, kl_horizon: horizon } = algorithm;
-  return { initial: kl_beta ?? 0, target, horizon };
+export function klOptions({ rllm: { algorithm } }: Config): KlOptions | undefined {
+  const { kl_beta: weight, kl_estimator: estimator, kl_target: target, kl_horizon: horizon } = algorithm;
+  if (weight === null || weight === 0) return undefined;
+  return { weight, estimator, target, horizon, in: algorithm.use_kl_in_reward ? "reward" : "loss" };
 }

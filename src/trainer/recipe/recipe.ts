@@ -32,7 +32,7 @@ export function compileRecipe(
   const { rllm, data, training } = config;
   const plan = planOf(experiment, config);
   const update = updateOptions(config, experiment, capabilities, plan.totalSteps);
-  const compares = needsReference(update.loss) || (rllm.algorithm.use_kl_in_reward && update.klController.initial > 0);
+  const compares = needsReference(update.loss) || update.kl !== undefined;
   const judges = needsEstimate(config, estimators, "values") && !rllm.trainer.val_only;
   const attempts = attemptsOf("train", rllm.rollout.n, rllm.rollout.train);
   return {

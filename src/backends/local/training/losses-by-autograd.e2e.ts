@@ -36,7 +36,7 @@ afterAll(() => engine?.close());
 const rate = 1e4;
 const covariance = { clip_cov_ratio: 0.2, clip_cov_lb: -5, kl_cov_ratio: 0.3 };
 const plain: PolicyLossOptions = {
-  ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: null, aggMode: null, klBeta: 0, klEstimator: "k3" },
+  ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: null, aggMode: null },
   constants: { ...covariance, cpgd_drift_coef: 0.2, clip_ratio_c: 1.5 },
 };
 
@@ -53,7 +53,7 @@ const cases: Case[] = [
   })),
   { options: { lossFn: "gspo", constants: { gspo_gradient: "sequence" } }, plain: { loss: "gspo_sequence" } },
   ...(["k1", "k2", "k3", "abs"] as const).map((kl) => ({
-    options: { lossFn: "gpg" as const, klBeta: 0.3, klEstimator: kl, entropyCoeff: 0.1 },
+    options: { lossFn: "gpg" as const, kl: { weight: 0.3, estimator: kl }, entropyCoeff: 0.1 },
     plain: { loss: "gpg", kl, entropy: 0.1 },
   })),
   ...(["ppo", "gspo"] as const).map((lossFn) => ({
