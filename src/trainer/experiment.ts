@@ -28,10 +28,10 @@ export interface Experiment<Row> extends NamedParts<Row> {
 
 /** What rules about settings read of an experiment. */
 export function scriptFacts(
-  experiment: Pick<Experiment<unknown>, "estimators" | "losses" | "validation">,
+  experiment: Pick<Experiment<unknown>, "estimators" | "losses" | "train" | "validation">,
 ): ScriptFacts {
-  const { estimators = {}, losses = {}, validation } = experiment;
-  return { estimators, losses, hasValidation: validation !== undefined };
+  const { estimators = {}, losses = {}, train, validation } = experiment;
+  return { estimators, losses, tasks: train.size, validation: validation?.name };
 }
 
 /**

@@ -103,11 +103,7 @@ function keyRow(known: KeyDescription, composed: ComposedConfig): string[] {
   ];
 }
 
-function laterText(later: KeyDescription["about"]["later"]): string | undefined {
-  if (later === undefined || typeof later === "string") return later && `**No effect:** ${later}.`;
-  const names = Object.keys(later);
-  return names.length === 0 ? undefined : `**Not supported yet:** ${names.map(code).join(", ")}.`;
-}
+const laterText = (later: string | undefined) => later && `**No effect:** ${later}.`;
 
 /** verl has no local engine. */
 function supporting(known: KeyDescription, composed: ComposedConfig): readonly string[] {
@@ -126,11 +122,11 @@ const isLocal = (requirement: string) => requirement.includes(localEngine);
 function requirementsOf(key: string): string[] {
   return sharedRules
     .filter(({ keys, byEngine }) => !byEngine && keys.includes(key))
-    .map(({ when, requires }) =>
-      when === undefined
-        ? `Requires ${requires}.`
-        : `${when[0]?.toUpperCase()}${when.slice(1)}, it requires ${requires}.`,
-    );
+    .flatMap(({ when, requires }) => {
+      if (requires === undefined) return [];
+      if (when === undefined) return [`Requires ${requires}.`];
+      return [`${when[0]?.toUpperCase()}${when.slice(1)}, it requires ${requires}.`];
+    });
 }
 
 function verlPage(): string {

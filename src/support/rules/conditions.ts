@@ -91,7 +91,7 @@ export const conditions: readonly Rule[] = [
       !algorithm.use_precomputed_advantage || Object.values(algorithm.estimator_map).some(Array.isArray),
   ),
   needs(`the estimator ${stdEstimators}`, [`${algorithm}.norm_adv_by_std_in_grpo`], (config) =>
-    hasEstimator(config, (name) => builtInEstimator(name)?.readsStd ?? true),
+    hasEstimator(config, (name) => readsStd(name)),
   ),
 
   ...namedLosses.map(([name, loss]) =>
@@ -174,7 +174,7 @@ export const conditions: readonly Rule[] = [
       ...withOlderNames(["rllm.data.val_batch_size", ...below("rllm.rollout.val")]),
       ...["rllm.rollout.n_val", "validation.group_size"],
     ],
-    (_, script) => script?.hasValidation,
+    (_, script) => script && script.validation !== undefined,
   ),
   needs(processes, ["local.sharding"], isSharded),
   needs(processes, under("local", "offload_optimizer", "offload_parameters"), isSharded),
@@ -222,6 +222,12 @@ export const conditions: readonly Rule[] = [
   needs(localEngine, below("local"), (config) => !isRemote(config)),
   unsupported(needs(localEngine, ["model.processor"], (config) => !isRemote(config))),
 ];
+
+/** Assumed of a user's own estimator. */
+function readsStd(name: string): boolean {
+  const known = builtInEstimator(name);
+  return known === undefined || known.readsStd === true;
+}
 
 /** A user's own loss may use any constant. */
 function needsLoss(requires: string, keys: readonly string[], matches: (loss: PolicyLossDefinition) => boolean): Rule {

@@ -1,22 +1,17 @@
 /** The configuration's keys as the options of the policy loss, of its KL term and of off-policy correction. */
 import { splitEstimatorMap } from "../../algorithms/advantages/estimate-advantages.ts";
 import type { KlOptions } from "../../algorithms/kl/kl-controller.ts";
-import { epsClip, lossByName, lossNames, type PolicyLossName } from "../../algorithms/losses/policy-losses.ts";
+import { epsClip, lossByName, type PolicyLossName } from "../../algorithms/losses/policy-losses.ts";
 import { rejectionRules } from "../../algorithms/off-policy/rejection.ts";
 import type { CustomLoss } from "../../algorithms/policy-loss/custom-loss.ts";
 import type { Config } from "../../config/schema.ts";
-import { UserError } from "../../errors.ts";
-import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
 import type { CorrectionOptions } from "../update/prepare-batch.ts";
 import type { UpdateOptions } from "../update/update-policy.ts";
 
 export type CustomLosses = Readonly<Record<string, CustomLoss>>;
 
-/**
- * @param custom the experiment's own losses
- * @throws UserError if a loss is unknown
- */
+/** @param custom the experiment's own losses */
 export function policyLossOptions(
   { rllm: { algorithm }, data }: Config,
   custom: CustomLosses = {},
@@ -37,19 +32,10 @@ export function policyLossOptions(
   };
 }
 
-function lossNamed(name: string, custom: CustomLosses): PolicyLossName | CustomLoss {
-  const loss = own(custom, name);
-  if (loss !== undefined) return loss;
-  const known = lossByName(name);
-  if (known !== undefined) return known;
-  const names = [...lossNames, ...Object.keys(custom)];
-  const near = nearest(name, names, 2);
-  throw new UserError(`the policy loss "${name}" does not exist`, {
-    hint: near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `The losses are ${names.join(", ")}.`,
-  });
-}
+/** The rules about settings have refused names that do not exist. */
+const lossNamed = (name: string, custom: CustomLosses): PolicyLossName | CustomLoss =>
+  own(custom, name) ?? lossByName(name)!;
 
-/** @throws UserError if a rule does not exist */
 export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOptions {
   const { tis_mode, tis_cap, tis_normalize, rs_mode, rs_threshold } = algorithm.rollout_correction;
   return {

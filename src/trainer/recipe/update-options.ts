@@ -8,7 +8,6 @@ import type { UpdateOptions } from "../update/update-policy.ts";
 import { advantageOptions } from "./credit-options.ts";
 import { correctionOptions, klOptions, policyLossOptions } from "./loss-options.ts";
 
-/** @throws UserError if a loss is unknown */
 export function updateOptions(
   config: Config,
   { estimators, losses }: Pick<Experiment<unknown>, "estimators" | "losses">,
