@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
-import { openChat } from "../../chat/open-chat.ts";
+import { openChat } from "../../chat/chat.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";

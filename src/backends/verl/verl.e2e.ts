@@ -10,7 +10,7 @@ import { singleTurn } from "../../agents/single-turn.ts";
 import type { CallParams } from "../../agents/types.ts";
 import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Loss } from "../../algorithms/types.ts";
-import { openChat } from "../../chat/open-chat.ts";
+import { openChat } from "../../chat/chat.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
