@@ -92,7 +92,7 @@ describe("options on top of an algorithm", () => {
     [
       "an unknown loss of a role",
       algorithm("loss_fn_map={main: gsppo}"),
-      /the name gsppo is neither built in nor registered; did you mean gspo/,
+      /the name gsppo is neither built in nor registered; did you mean ppo or gspo/,
     ],
     [
       "weights that could only be 1",
