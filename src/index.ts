@@ -4,7 +4,8 @@ export { type GuessNumberRow, guessNumber } from "./agents/environments/guess-nu
 export { type QuestionOptions, questionEnvironment } from "./agents/environments/question.ts";
 export * from "./agents/index.ts";
 export type { AgentFactory, EnvironmentFactory, NamedArguments, NamedParts } from "./agents/named/parts.ts";
-export type { AdvantageEstimator, EstimatorOptions, RewardGroup } from "./algorithms/estimators/estimator.ts";
+export type { AdvantageEstimator, RewardGroup } from "./algorithms/advantages/estimate-advantages.ts";
+export type { EstimatorOptions } from "./algorithms/estimators/estimator.ts";
 export { type CustomLoss, type LossInput, sequenceLoss, tokenLoss } from "./algorithms/policy-loss/custom-loss.ts";
 export { modelFolder } from "./backends/local/model-folder.ts";
 export { type ServerSamplerOptions, serverSampler } from "./backends/servers/server-sampler.ts";

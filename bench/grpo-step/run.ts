@@ -120,7 +120,7 @@ function lossSeconds(sequences: number, tokensEach: number): number {
       roles: Array.from({ length: sequences }, () => "agent"),
       totals: totalsOf(offsets),
     },
-    { lossFn: "ppo", epsClip: 0.2, epsClipHigh: null, aggMode: null, klBeta: 0.1, klEstimator: "k3" },
+    { lossFn: "ppo", epsClip: 0.2, epsClipHigh: null, aggMode: null, kl: { weight: 0.1, estimator: "k3" } },
   );
   const all = Int32Array.from({ length: sequences }, (_, index) => index);
   const times = Array.from({ length: 51 }, () => {

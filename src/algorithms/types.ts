@@ -2,6 +2,7 @@
 
 import type { MetricSums } from "../statistics.ts";
 import type { TokenOutputs } from "../trajectories/types.ts";
+import type { EngineLoss } from "./losses/definition.ts";
 
 /** The outputs that a loss reads besides the log-probabilities. */
 export interface Outputs {
@@ -43,10 +44,8 @@ export interface Loss {
   hosted?(): HostedLoss | undefined;
 }
 
-/** A loss with the same gradient that engines may implement; `name` is one of `hostedLoss`. */
-export interface HostedLoss {
-  name: string;
-  config: Readonly<Record<string, number>>;
+/** A loss with the same gradient that engines may implement. */
+export interface HostedLoss extends EngineLoss {
   /** `[N]` each, over the trained tokens of the batch. */
   inputs: Readonly<Record<string, Float32Array>>;
 }

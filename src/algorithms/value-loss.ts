@@ -1,7 +1,7 @@
 /** The critic's loss: squared distance to the returns, clipped around the values that the advantages came from. */
 import { RunError } from "../errors.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
-import { clamp } from "./losses/sequence-loss.ts";
+import { clamp } from "./losses/definition.ts";
 import { type AggregationMode, matchOutputs, tokenWeight } from "./policy-loss/aggregation.ts";
 import type { Loss } from "./types.ts";
 

@@ -10,12 +10,9 @@ import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";
  */
 export function composeSupported(overrides: readonly string[], checkpoint?: OpenCheckpoint): ComposedConfig {
   const composed = composeConfig({ input: checkpoint?.config ?? {}, overrides });
-  // The run's own estimator and loss are registered by its script, which is not loaded here.
-  const algorithm = checkpoint?.config.rllm.algorithm;
-  const registered = {
-    "rllm.algorithm.adv_estimator": algorithm ? [algorithm.adv_estimator] : [],
-    "rllm.algorithm.loss_fn": algorithm?.loss_fn ? [algorithm.loss_fn] : [],
-  };
+  // The run's own estimators and losses are registered by its script, which is not loaded here.
+  const { adv_estimator = [], loss_fn, estimator_map = {}, loss_fn_map = {} } = checkpoint?.config.rllm.algorithm ?? {};
+  const registered = [adv_estimator, loss_fn ?? [], Object.values(estimator_map), Object.values(loss_fn_map)].flat(2);
   const checked = checkSettings(composed, { registered, trains: false });
   for (const warning of checked.warnings) process.stderr.write(`${warningLine(warning)}\n`);
   return checked.composed;

@@ -55,6 +55,17 @@ export function takeTasks(dataset: Dataset<unknown>, options: TaskOptions, draw:
   return { draw, epoch, tasks: indices.map((index) => dataset.task(index)) };
 }
 
+/** Tasks that a training step trains on. */
+export function tasksPerStep({ rllm: { async_training }, data }: Config): number {
+  return async_training.enable ? async_training.mini_batch_size : data.train_batch_size;
+}
+
+/** Tasks of one draw. */
+export function tasksPerDraw(config: Config): number {
+  const { enable, multiplier } = config.rllm.rejection_sample;
+  return Math.floor(tasksPerStep(config) * (enable ? multiplier : 1));
+}
+
 /**
  * The number of full batches in the dataset; a remainder does not count.
  * @param key the configuration key of the batch size

@@ -1,6 +1,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
+import { namedLosses } from "../algorithms/losses/policy-losses.ts";
 import { tokenLoss } from "../algorithms/policy-loss/custom-loss.ts";
 import { composeConfig } from "../config/compose.ts";
 import { valueAt } from "../config/tree/value-at.ts";
@@ -86,6 +87,24 @@ test.each([
   [[...two, "local.device=mps"], "it requires local.device=auto, cuda or cpu"],
   [[...onCpu, "local.sampler.devices=[1]"], "it requires an NVIDIA GPU"],
   [["rllm.algorithm.adv_estimator=grpoo"], "the name is neither built in nor registered; did you mean grpo?"],
+  [
+    ["rllm.algorithm.loss_fn_map={judge: gsppo}"],
+    "the name gsppo is neither built in nor registered; did you mean ppo or gspo?",
+  ],
+  [["rllm.algorithm.estimator_map={judge: gropo}"], "the name gropo is neither built in nor registered; did you mean"],
+  [
+    ["rllm.algorithm.estimator_map={judge: [grpo, xyzzy]}"],
+    "xyzzy is neither built in nor registered; built in: import",
+  ],
+  [["rllm.algorithm.rollout_correction.rs_mode=[token_k1]"], "it requires one threshold for each rule in"],
+  [
+    ["rllm.algorithm.rollout_correction={rs_mode: [token_k2, token_k1], rs_threshold: [0_1, 2]}"],
+    "it requires one threshold for each rule in",
+  ],
+  [["rllm.algorithm.rollout_correction.rs_mode=[token_k4]"], "the name token_k4 is neither built in"],
+  [["data.max_response_length=1000000000"], "a step would hold up to 5.12e+11 sampled tokens in memory; the limit is"],
+  [["rllm.rollout.n=100000000"], "data.max_response_length=2048: a step would hold up to"],
+  [[onVerl, "local.sequence_parallel=3"], "=3: it requires local.processes to be a multiple of it"],
   [["tinker_base_url=http://localhost:1"], "only the tinker backend supports it"],
   [
     [onVerl, "data.gen_batch_size=3"],
@@ -186,10 +205,35 @@ test.each([
   expect(found(...overrides)).toEqual([]);
 });
 
+test.each(namedLosses)("constants of %s take effect with it alone, and clipping bounds if it clips", (name, loss) => {
+  const section = name === "ppo" ? "rllm.algorithm" : "rllm.algorithm.policy_loss";
+  const others: Readonly<Record<string, string>> = { gspo_gradient: "sequence" };
+  const constants = Object.keys(loss.constants).map((key) => `${section}.${key}=${others[key] ?? 1.5}`);
+  const halves = constants.map((setting) => setting.replace(/(ratio)=1.5/, "$1=0.5"));
+  const several = "training.num_minibatches=2";
+  expect(found(several, `rllm.algorithm.loss_fn=${name}`, ...halves)).toEqual([]);
+  const other = name === "gpg" ? "dro" : "gpg";
+  expect(found(several, `rllm.algorithm.loss_fn=${other}`, ...halves)).toEqual(
+    halves.map(() => expect.stringContaining(`has no effect: it requires the loss ${name}`)),
+  );
+  const clips = loss.ratio === "clipped";
+  expect(found(several, `rllm.algorithm.loss_fn=${name}`, "rllm.algorithm.eps_clip=0.3")).toEqual(
+    clips ? [] : [expect.stringContaining("has no effect: it requires a loss that clips ratios (ppo, ")],
+  );
+});
+
+test("grpo_passk divides by the standard deviation like grpo", () => {
+  const plain = "rllm.algorithm.norm_adv_by_std_in_grpo=false";
+  expect(found(plain, "rllm.algorithm.adv_estimator=grpo_passk")).toEqual([]);
+  expect(found(plain, "rllm.algorithm.adv_estimator=rloo")).toEqual([
+    expect.stringContaining("it requires the estimator grpo, group_norm or grpo_passk"),
+  ]);
+});
+
 test("neutral values and names registered by the user's code are not refused", () => {
   expect(found("local.mixed_precision_optimizer=true", "rllm.gateway.cumulative_token_mode=true")).toEqual([]);
   const own = composeConfig({ overrides: ["rllm.algorithm.adv_estimator=mine"] });
-  expect(unsupportedSettings(own, { registered: { "rllm.algorithm.adv_estimator": ["mine"] } })).toEqual([]);
+  expect(unsupportedSettings(own, { registered: ["mine"] })).toEqual([]);
 });
 
 test("all refused settings are reported at once with their origins", () => {
@@ -229,20 +273,44 @@ test("on_unsupported=warn does not ignore contradictions, and all keys of a feat
   expect(check(...gae).warnings.map(({ category }) => category)).toEqual(Array(5).fill("no_effect"));
 });
 
+const plainScript = { losses: {}, estimators: {}, tasks: 100, validation: "toy" };
+
 test.each([
   [["training.best_metric=val/toy/reward"], false, "has no effect: it requires a validation dataset in the script"],
   [["rllm.rollout.n_val=4"], false, "has no effect: it requires a validation dataset in the script"],
   [["training.best_metric=val/toy/reward"], true, undefined],
   [["training.best_metric=val/toy/reward"], undefined, undefined],
 ])("%j with a validation dataset: %s", (overrides, hasValidation, message) => {
-  const script = hasValidation === undefined ? undefined : { hasValidation, estimators: {}, losses: {} };
+  const validation = hasValidation ? "toy" : undefined;
+  const script = hasValidation === undefined ? undefined : { ...plainScript, validation };
   const { warnings } = checkSettings(composeConfig({ overrides }), { script });
   expect(warnings.map(({ text }) => text)).toEqual(message === undefined ? [] : [expect.stringContaining(message)]);
 });
 
+test.each([
+  [[], "data.train_batch_size=64: a draw takes 64 tasks, but the dataset has only 40; set 40 or less, or add tasks"],
+  [["data.train_batch_size=20", "rllm.rejection_sample={enable: true, multiplier: 3}"], "a draw takes 60 tasks"],
+  [["rllm.async_training.enable=true"], "rllm.async_training.mini_batch_size=64: a draw takes 64 tasks, but"],
+  [["data.train_batch_size=8", "training.resume_mode=path"], "it requires training.resume_from_path"],
+  [
+    ["data.train_batch_size=8", "training.resume_mode=path", "training.resume_from_path=tinker://a/weights/b"],
+    "it is stored by a service of the tinker backend; train with that backend",
+  ],
+])("%j is refused for a script with 40 tasks, and not without a script", (overrides, message) => {
+  const script = { ...plainScript, tasks: 40 };
+  const composed = composeConfig({ overrides });
+  const refused = (found: typeof script | undefined) =>
+    unsupportedSettings(composed, { script: found }).flatMap((one) => (one.isRefused ? [one.message] : []));
+  expect(refused(script)).toEqual([expect.stringContaining(message)]);
+  expect(refused(undefined)).toEqual([]);
+  const measures = composeConfig({ overrides: [...overrides, "rllm.trainer.val_only=true"] });
+  const isStored = message.includes("is stored by");
+  expect(unsupportedSettings(measures, { script }).filter((one) => one.isRefused)).toHaveLength(isStored ? 1 : 0);
+});
+
 test("a loss of the script that reads entropies or the reference is known", () => {
   const losses = { mine: tokenLoss("mine", ["entropy", "referenceLogprob"], () => ({ loss: 0, slope: 0 })) };
-  const script = { losses, estimators: {}, hasValidation: true };
+  const script = { ...plainScript, losses };
   const check = (...overrides: string[]) =>
     checkSettings(composeConfig({ overrides: ["rllm.algorithm.loss_fn=mine", ...overrides] }), { script });
   expect(check("rllm.algorithm.reference_model=./other").warnings).toEqual([]);

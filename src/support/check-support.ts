@@ -12,6 +12,7 @@ import type { ConfigWarning } from "../config/warnings.ts";
 import { UserError } from "../errors.ts";
 import { maskedLogin } from "../mask-urls.ts";
 import { type Effect, effectOf, type Facts, shippedConfig } from "./effect.ts";
+import { rulesOf } from "./rules/index.ts";
 
 export interface CheckOptions extends Facts {
   /** Nothing is going to run, so refused settings are only reported. */
@@ -87,7 +88,7 @@ export function unsupportedSettings(composed: ComposedConfig, options: CheckOpti
     const origin = composed.origins.get(key) ?? { kind: "default" };
     const isPreset = origin.kind === "preset";
     // A backend's shipped file sets rllm.backend.
-    if (!isPreset && !isSet(origin) && key !== "rllm.backend") return [];
+    if (!isPreset && !isSet(origin) && key !== "rllm.backend" && !isJudgedAtDefault(composed, key)) return [];
     const effect = effectOf(composed, known, options);
     if (effect.kind === "acts") return [];
     if (effect.kind === "no effect" && (effect.isNeutral || isPreset || !trains)) return [];
@@ -96,6 +97,9 @@ export function unsupportedSettings(composed: ComposedConfig, options: CheckOpti
   });
   return [...listed, ...unsupportedExtras(composed), ...unusedOwn(composed)];
 }
+
+const isJudgedAtDefault = ({ config }: ComposedConfig, key: string) =>
+  rulesOf(config).some(({ keys, atDefault }) => atDefault === true && keys.includes(key));
 
 /** Whether the user set the key, or set it by a name that only the backend has. Both names of a shared key are judged. */
 const isSet = (origin: Origin) =>

@@ -8,8 +8,6 @@ import type { KeyDescription } from "../config/describe.ts";
 import { type Backend, backends } from "../config/schema/about.ts";
 import type { Config } from "../config/schema.ts";
 import { valueAt } from "../config/tree/value-at.ts";
-import { nearest } from "../nearest.ts";
-import { own } from "../own.ts";
 import { rulesOf, sharedRules } from "./rules/index.ts";
 
 /** Facts that the configuration does not contain. */
@@ -18,8 +16,8 @@ export interface Facts {
   capabilities?: Capabilities | undefined;
   /** Undefined: the experiment's script is not known. */
   script?: ScriptFacts | undefined;
-  /** Further names that a script registers, by the key that accepts them. */
-  registered?: Readonly<Record<string, readonly string[]>>;
+  /** Names of estimators and losses of a script that is not loaded. */
+  registered?: readonly string[];
 }
 
 export type Effect =
@@ -36,48 +34,53 @@ export function effectOf(composed: ComposedConfig, known: KeyDescription, facts:
   const situation: Situation = {
     config,
     origins,
+    backend: config.rllm.backend,
     capabilities: facts.capabilities ?? capabilitiesOf(config),
     script: facts.script,
+    registered: facts.registered ?? [],
   };
-  if (isNeutral(composed, known, value)) {
-    const found = reasonAgainst(situation, known, undefined, facts);
-    if (found.kind !== "acts") return { kind: "no effect", because: found.because, isNeutral: true };
-    return about.neutral === undefined
-      ? found
-      : { kind: "no effect", because: "this value changes nothing", isNeutral: true };
-  }
-  return reasonAgainst(situation, known, value, facts);
+  if (!isNeutral(composed, known, value)) return judge(situation, key, value);
+  const contradiction = judge(situation, key, value, ({ atDefault }) => atDefault === true);
+  if (contradiction.kind !== "acts") return contradiction;
+  // No value of the key would take effect, regardless of contradictions.
+  const found = judge(situation, key, undefined, ({ outcome }) => outcome !== "invalid");
+  if (found.kind !== "acts") return { kind: "no effect", because: found.because, isNeutral: true };
+  return about.neutral === undefined
+    ? found
+    : { kind: "no effect", because: "this value changes nothing", isNeutral: true };
 }
 
-/** @param value undefined for a neutral value: why no value of the key would take effect */
-function reasonAgainst(situation: Situation, known: KeyDescription, value: unknown, facts: Facts): Effect {
-  const { config } = situation;
-  const { key, about } = known;
-  const against = (kind: Outcome, because: string, hint?: string): Effect => ({
-    kind,
-    because,
-    hint,
-    isNeutral: false,
-  });
-  if (about.backends !== undefined && !about.backends.includes(config.rllm.backend)) {
-    return against("unsupported", onlyOn(about.backends), about.instead && `use ${about.instead}`);
-  }
-  if (typeof about.later === "string") return against("unsupported", about.later);
+/** The first rule of the key that is not met decides. */
+function judge(
+  situation: Situation,
+  key: string,
+  value: unknown,
+  isMeant: (rule: Rule) => boolean = () => true,
+): Effect {
   let provided: string | undefined;
-  for (const rule of rulesOf(config)) {
-    if (!rule.keys.includes(key) || (value === undefined && rule.outcome === "invalid")) continue;
+  for (const rule of rulesOf(situation.config)) {
+    if (!rule.keys.includes(key) || !isMeant(rule)) continue;
     const isMet = rule.isMet(situation, value);
-    if (isMet === false)
-      return against(rule.outcome, `${requirementOf(rule)}${supportersOf(rule, situation, value)}`, rule.hint);
+    if (isMet === false) {
+      return { kind: rule.outcome, because: reasonOf(rule, situation, value), hint: rule.hint, isNeutral: false };
+    }
     if (isMet === undefined) provided ??= rule.requires;
   }
-  const refused = refusedName(known, value, facts);
-  if (refused !== undefined) return against(...refused);
   return provided === undefined ? { kind: "acts" } : { kind: "acts", provided };
 }
 
-/** `"it requires ..."`, or `"with gae, it requires ..."`. */
-const requirementOf = ({ when, requires }: Rule) => `${when === undefined ? "" : `${when}, `}it requires ${requires}`;
+/** `"it requires ..."`, or `"with gae, it requires ..."`, and the backends that support it. */
+function reasonOf(rule: Rule, situation: Situation, value: unknown): string {
+  const { when, requires, because } = rule;
+  if (because !== undefined) return because(situation, value);
+  const condition = `${when === undefined ? "" : `${when}, `}it requires ${requires}`;
+  if (!rule.byEngine) return condition;
+  const able = supportersOf(rule, situation, value);
+  if (requires === undefined) return onlyOn(able);
+  return able.length === 0
+    ? `${condition}, which the ${situation.capabilities.engine} does not support`
+    : `${condition}; ${onlyOn(able)}`;
+}
 
 const shipped = new Map<Backend, Config>();
 
@@ -102,50 +105,24 @@ function isNeutral(
   return isDeepStrictEqual(value, isDefault ? fallback : valueAt(shippedConfig(config.rllm.backend), key));
 }
 
-/** Why a named value, such as an estimator, cannot be used. */
-function refusedName(
-  { key, about: { later, options } }: KeyDescription,
-  value: unknown,
-  { script, registered }: Facts,
-): [Outcome, string] | undefined {
-  const names = (Array.isArray(value) ? value : [value]).filter((one) => typeof one === "string");
-  const because = typeof later === "object" ? names.map((name) => own(later, name)).find(Boolean) : undefined;
-  if (because !== undefined) return ["unsupported", because];
-  if (options === undefined) return undefined;
-  const known = [...options, ...ownNames(key, script), ...(registered?.[key] ?? [])];
-  const unknown = names.find((name) => !known.includes(name));
-  if (unknown === undefined) return undefined;
-  const near = nearest(unknown, known, 2);
-  const help = near.length > 0 ? `; did you mean ${near.join(" or ")}?` : `; built in: ${options.join(", ")}`;
-  return ["invalid", `the name is neither built in nor registered${help}`];
-}
-
-/** The names that the script registers for a key. */
-function ownNames(key: string, script: ScriptFacts | undefined): string[] {
-  if (key === "rllm.algorithm.adv_estimator") return Object.keys(script?.estimators ?? {});
-  return key === "rllm.algorithm.loss_fn" ? Object.keys(script?.losses ?? {}) : [];
-}
-
-function supportersOf(rule: Rule, situation: Situation, value: unknown): string {
-  if (!rule.byEngine) return "";
-  const { config, capabilities } = situation;
-  const able = backends.filter((backend) =>
-    rule.isMet({ ...situation, capabilities: capabilitiesOf(config, backend) }, value),
+/** The backends that meet a rule. */
+function supportersOf(rule: Rule, situation: Situation, value: unknown): Backend[] {
+  return backends.filter((backend) =>
+    rule.isMet({ ...situation, backend, capabilities: capabilitiesOf(situation.config, backend) }, value),
   );
-  return able.length === 0 ? `, which the ${capabilities.engine} does not support` : `; ${onlyOn(able)}`;
 }
 
 /** The backends that support a key, regardless of other settings. */
-export function supportingBackends(
-  { key, about }: KeyDescription,
-  { config, origins }: ComposedConfig,
-): readonly Backend[] {
-  if (typeof about.later === "string") return [];
+export function supportingBackends({ key }: KeyDescription, { config, origins }: ComposedConfig): readonly Backend[] {
+  const situation: Situation = {
+    ...{ config, origins, backend: config.rllm.backend, capabilities: capabilitiesOf(config) },
+    ...{ script: undefined, registered: [] },
+  };
   const rules = sharedRules.filter(({ keys, byEngine }) => byEngine && keys.includes(key));
-  return backends.filter((backend) => {
-    const situation = { config, origins, capabilities: capabilitiesOf(config, backend), script: undefined };
-    return (about.backends?.includes(backend) ?? true) && rules.every(({ isMet }) => isMet(situation, undefined));
-  });
+  return rules.reduce<readonly Backend[]>((able, rule) => {
+    const met = supportersOf(rule, situation, undefined);
+    return able.filter((backend) => met.includes(backend));
+  }, backends);
 }
 
 const onlyOn = (backends: readonly string[]) =>

@@ -349,7 +349,9 @@ describe("asynchronous training", () => {
     const refused = (config: Config, options: TrainOptions = {}) => expect(run(asynchronous(config), options)).rejects;
     await refused({ async: { fwd_bwd_group_size: 3 } }).toThrow(/fwd_bwd_group_size=3: it requires a divisor/);
     await refused({ rllm: { rejection_sample: { enable: true } } }).toThrow(/rejection_sample/);
-    await refused({ async: { mini_batch_size: 65 } }).toThrow(/mini_batch_size is 65, but the dataset has only 64/);
+    await refused({ async: { mini_batch_size: 65 } }).toThrow(
+      /mini_batch_size=65: a draw takes 65 tasks, but the dataset has only 64/,
+    );
     const engine = engineWith(() => ({}), { frozenSampler: { lora: true, full: false } });
     await refused({ async: { staleness_threshold: 1 } }, { engine }).toThrow(/second copy of all weights/);
     const { folder } = await run(asynchronous({ async: { staleness_threshold: 1, mini_batch_size: 8 } }));

@@ -1,7 +1,7 @@
 /** What a training script exports: its tasks, how one is attempted and graded, and its settings. */
 import type { NamedParts } from "../agents/named/parts.ts";
 import type { Workflow } from "../agents/types.ts";
-import type { AdvantageEstimator } from "../algorithms/estimators/estimator.ts";
+import type { AdvantageEstimator } from "../algorithms/advantages/estimate-advantages.ts";
 import type { CustomLoss } from "../algorithms/policy-loss/custom-loss.ts";
 import type { ScriptFacts } from "../backends/rule.ts";
 import type { ConfigInput } from "../config/schema.ts";
@@ -28,10 +28,10 @@ export interface Experiment<Row> extends NamedParts<Row> {
 
 /** What rules about settings read of an experiment. */
 export function scriptFacts(
-  experiment: Pick<Experiment<unknown>, "estimators" | "losses" | "validation">,
+  experiment: Pick<Experiment<unknown>, "estimators" | "losses" | "train" | "validation">,
 ): ScriptFacts {
-  const { estimators = {}, losses = {}, validation } = experiment;
-  return { estimators, losses, hasValidation: validation !== undefined };
+  const { estimators = {}, losses = {}, train, validation } = experiment;
+  return { estimators, losses, tasks: train.size, validation: validation?.name };
 }
 
 /**

@@ -160,7 +160,7 @@ describe.each(["local", "tinker"] as const)("on %s", (backend) => {
     const refused = [...keysThat("unsupported"), ...keysThat("invalid")];
     expect(refused.length).toBeGreaterThan(10);
     for (const { key, composed } of refused) {
-      expect(() => checkSettings(composed), key).toThrow(key);
+      expect(() => checkSettings(composed, { script }), key).toThrow(key);
     }
   });
 

@@ -183,6 +183,6 @@ describe("train", () => {
       /the run folder .* does not exist/,
     );
     const tooLarge = train(toy({ data: { train_batch_size: 65 } }), { engine: openToy() });
-    await expect(tooLarge).rejects.toThrow("only 64 tasks");
+    await expect(tooLarge).rejects.toThrow("the dataset has only 64");
   });
 });

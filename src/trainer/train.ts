@@ -21,7 +21,7 @@ import { runLoop } from "./loop.ts";
 import { checkExperiment } from "./opening/check-experiment.ts";
 import { checkRunGateway } from "./opening/open-gateway.ts";
 import { openRun } from "./opening/open-run.ts";
-import { planOf, requireFeasible } from "./recipe/plan.ts";
+import { planOf } from "./recipe/plan.ts";
 import { compileRecipe, type Recipe } from "./recipe/recipe.ts";
 import { beforeAfter } from "./records/before-after.ts";
 import { createRecovery, type Recovery } from "./recovery.ts";
@@ -186,7 +186,6 @@ function requirements(
   return [
     () => dryRun && requireValues(composed),
     () => engine ?? requireBackend(composed),
-    () => requireFeasible(config),
     () => checkRunGateway(config),
     () => resolveWorkflow(experiment, config.rllm),
     () => requireCheckpoint(resumeOptions(config), checkpoint),

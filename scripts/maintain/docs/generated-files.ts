@@ -1,6 +1,7 @@
 /** Every file generated from the schema, by its path in the repository. A test checks that they are up to date. */
 
 import { configJsonSchema } from "../../../src/config/json-schema.ts";
+import { guideWithTables } from "./algorithm-tables.ts";
 import { readmeWithTable } from "./backend-table.ts";
 import { baseYaml } from "./base-yaml.ts";
 import { referencePages } from "./reference.ts";
@@ -10,5 +11,6 @@ export const generatedFiles: Readonly<Record<string, () => string>> = {
   "config/rllm/base.yaml": baseYaml,
   "config/hone.schema.json": () => `${JSON.stringify(configJsonSchema(), null, 1)}\n`,
   "README.md": readmeWithTable,
+  "docs/guide/choosing-an-algorithm.md": guideWithTables,
   ...referencePages,
 };

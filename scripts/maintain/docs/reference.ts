@@ -12,6 +12,7 @@ import { valueAt } from "../../../src/config/tree/value-at.ts";
 import { supportingBackends } from "../../../src/support/effect.ts";
 import { localEngine } from "../../../src/support/rules/conditions.ts";
 import { sharedRules } from "../../../src/support/rules/index.ts";
+import { table } from "./tables.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
 
@@ -101,11 +102,7 @@ function keyRow(known: KeyDescription, composed: ComposedConfig): string[] {
   ];
 }
 
-function laterText(later: KeyDescription["about"]["later"]): string | undefined {
-  if (later === undefined || typeof later === "string") return later && `**No effect:** ${later}.`;
-  const names = Object.keys(later);
-  return names.length === 0 ? undefined : `**Not supported yet:** ${names.map(code).join(", ")}.`;
-}
+const laterText = (later: string | undefined) => later && `**No effect:** ${later}.`;
 
 /** verl has no local engine. */
 function supporting(known: KeyDescription, composed: ComposedConfig): readonly string[] {
@@ -124,11 +121,11 @@ const isLocal = (requirement: string) => requirement.includes(localEngine);
 function requirementsOf(key: string): string[] {
   return sharedRules
     .filter(({ keys, byEngine }) => !byEngine && keys.includes(key))
-    .map(({ when, requires }) =>
-      when === undefined
-        ? `Requires ${requires}.`
-        : `${when[0]?.toUpperCase()}${when.slice(1)}, it requires ${requires}.`,
-    );
+    .flatMap(({ when, requires }) => {
+      if (requires === undefined) return [];
+      if (when === undefined) return [`Requires ${requires}.`];
+      return [`${when[0]?.toUpperCase()}${when.slice(1)}, it requires ${requires}.`];
+    });
 }
 
 function verlPage(): string {
@@ -214,11 +211,6 @@ ${parts.join("\n\n")}`,
 
 function page(title: string, body: string): string {
   return `# ${title}\n${generated}\n\n${body}\n`;
-}
-
-function table(heads: readonly string[], rows: readonly (readonly string[])[]): string {
-  const line = (cells: readonly string[]) => `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;
-  return [line(heads), `|${"---|".repeat(heads.length)}`, ...rows.map(line)].join("\n");
 }
 
 const code = (text: string) => `\`${text}\``;

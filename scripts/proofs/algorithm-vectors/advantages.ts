@@ -6,7 +6,7 @@ import {
   type EstimatorOptions,
   type EstimatorPreset,
   estimatorPresets,
-  type RewardGroup,
+  type Rewards,
 } from "../../../src/algorithms/estimators/estimator.ts";
 import { type EstimatorName, estimators } from "../../../src/algorithms/estimators/index.ts";
 import { optimalTokenBaseline } from "../../../src/algorithms/estimators/optimal-token-baseline.ts";
@@ -55,7 +55,7 @@ function rowsByGroup(index: readonly string[]): number[][] {
 /** Computes one advantage per row. Each row has the name of its group. */
 function compareRows(
   index: readonly string[],
-  compare: (groups: RewardGroup[]) => number[][],
+  compare: (groups: Rewards[]) => number[][],
   scores: readonly number[],
   more: { lengths?: readonly number[]; baselines?: readonly number[] } = {},
 ): number[] {

@@ -73,7 +73,7 @@ const verlKlPenalty = family<PenaltyInputs, { kl_penalty: string; init: number; 
     return {
       token_level_rewards: inputs.token_level_scores.map((row, b) => row.map((score, t) => score - penalties[b]![t]!)),
       metrics: { "actor/reward_kl_penalty": found.kl, "actor/reward_kl_penalty_coeff": params.init },
-      new_coef: nextKlWeight(params.init, found.kl, mask.length, { initial: params.init, ...params }),
+      new_coef: nextKlWeight(params.init, found.kl, mask.length, params),
     };
   },
 );

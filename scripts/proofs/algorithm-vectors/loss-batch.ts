@@ -37,8 +37,6 @@ const plain: PolicyLossOptions = {
   epsClip: 0.2,
   epsClipHigh: null,
   aggMode: "token-mean",
-  klBeta: 0,
-  klEstimator: "k3",
 };
 
 export function batchOf(inputs: LossInputs, totals: Partial<BatchTotals> = {}): TrainingBatch {

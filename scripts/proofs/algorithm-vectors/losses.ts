@@ -55,20 +55,20 @@ const verlForced = new Set<PolicyLossName>(["gspo", "sapo", "gmpo"]);
 
 function verlOptions(lossFn: PolicyLossName, params: VerlParams): Partial<PolicyLossOptions> {
   const constants: Record<string, number | undefined> = {
-    tauPositive: params.tau_pos,
-    tauNegative: params.tau_neg,
-    clipCovRatio: params.clip_cov_ratio,
-    clipCovLow: params.clip_cov_lb,
-    clipCovHigh: params.clip_cov_ub,
-    klCovRatio: params.kl_cov_ratio,
-    klCovCoef: params.ppo_kl_coef,
+    tau_pos: params.tau_pos,
+    tau_neg: params.tau_neg,
+    clip_cov_ratio: params.clip_cov_ratio,
+    clip_cov_lb: params.clip_cov_lb,
+    clip_cov_ub: params.clip_cov_ub,
+    kl_cov_ratio: params.kl_cov_ratio,
+    ppo_kl_coef: params.ppo_kl_coef,
+    clip_ratio_c: params.clip_ratio_c,
   };
   for (const [name, value] of Object.entries(constants)) if (value === undefined) delete constants[name];
   return {
     lossFn,
     epsClip: params.clip_ratio_low,
     epsClipHigh: params.clip_ratio_high,
-    dualClip: lossFn === "ppo" ? (params.clip_ratio_c ?? null) : null,
     aggMode: verlForced.has(lossFn) ? null : params.loss_agg_mode,
     countEps: lossFn === "gmpo" ? 0 : 1e-8,
     constants,
@@ -122,8 +122,7 @@ const verlActor = family<LossInputs, VerlParams>(({ inputs, params }) => {
   const { use_kl_loss, kl_loss_coef = 0, kl_loss_type = "k3", entropy_coeff = 0 } = params;
   const got = evaluateLoss(inputs, {
     ...verlOptions("ppo", params),
-    klBeta: use_kl_loss ? kl_loss_coef : 0,
-    klEstimator: klName(kl_loss_type)!,
+    ...(use_kl_loss ? { kl: { weight: kl_loss_coef, estimator: klName(kl_loss_type)! } } : {}),
     // verl reports the entropy even without a bonus. Hone computes it only with a bonus, so the bonus here is 0.
     entropyCoeff: entropy_coeff || Number.MIN_VALUE,
   });

@@ -21,7 +21,7 @@ const tinkerLoss = family<LossInputs, TinkerParams, { token_loss: Matrix }>(({ n
     epsClipHigh: (params.clip_high_threshold ?? 1) - 1,
     constants: {
       logRatioLimit: Number.POSITIVE_INFINITY,
-      ...(params.beta === undefined ? {} : { droBeta: params.beta }),
+      ...(params.beta === undefined ? {} : { dro_beta: params.beta }),
     },
     aggMode: "seq-mean-token-sum-norm",
     lossScale: 1,
@@ -59,7 +59,8 @@ function lightrftLoss(inputs: LossInputs, params: LightrftParams, lossFn: Policy
   const options: Partial<PolicyLossOptions> = {
     lossFn,
     epsClip: params.clip_eps,
-    constants: { logRatioLimit: Number.POSITIVE_INFINITY },
+    // LightRFT's cpgd has no drift term.
+    constants: { logRatioLimit: Number.POSITIVE_INFINITY, cpgd_drift_coef: 0 },
     aggMode: "seq-mean-token-mean",
     countEps: 0,
     ...(params.high_entropy_ratio === undefined ? {} : { highEntropyRatio: params.high_entropy_ratio }),
@@ -120,8 +121,11 @@ const evaluateSkyrl =
       lossFn,
       epsClip: cispo ? params.cispo_low : params.eps_clip_low,
       epsClipHigh: cispo ? params.cispo_high : params.eps_clip_high,
-      dualClip: part(name, 3) === "dual_clip" ? params.clip_ratio_c : null,
-      constants: { tauPositive: params.tau_pos, tauNegative: params.tau_neg },
+      constants: {
+        tau_pos: params.tau_pos,
+        tau_neg: params.tau_neg,
+        clip_ratio_c: part(name, 3) === "dual_clip" ? params.clip_ratio_c : null,
+      },
       aggMode: "seq-mean-token-sum-norm",
       lossScale: 1,
     });
@@ -161,15 +165,18 @@ function evaluateTrl({ inputs, params }: VectorCase<TrlInputs, TrlParams>) {
   };
   const options: Partial<PolicyLossOptions> = {
     lossFn,
-    gspoGradient: "sequence",
     epsClip: params.epsilon_low,
     epsClipHigh: params.epsilon_high,
-    // TRL's upper bound applies to the ratio itself, and there is no lower bound.
-    ...(lossFn === "cispo" ? { cispoLow: 0, cispoHigh: params.epsilon_high } : {}),
-    dualClip: params.delta,
-    klBeta: params.beta,
+    ...(params.beta === 0 ? {} : { kl: { weight: params.beta, estimator: "k3" } }),
     ...(aggregation[params.loss_type] ?? { aggMode: "token-mean" }),
-    constants: { logRatioLimit: Number.POSITIVE_INFINITY },
+    constants: {
+      logRatioLimit: Number.POSITIVE_INFINITY,
+      gspo_gradient: "sequence",
+      clip_ratio_c: params.delta,
+      // TRL's upper bound applies to the ratio itself, and there is no lower bound.
+      cispo_low: 0,
+      cispo_high: params.epsilon_high,
+    },
   };
   const weights = inputs.importance_sampling_ratio;
   const batch = {

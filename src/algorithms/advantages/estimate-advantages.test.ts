@@ -3,9 +3,9 @@ import { describe, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
 import { advantageMetrics, rewardMetrics } from "../../trajectories/metrics.ts";
 import { rewardGroup } from "../../trajectories/sample-episodes.fixture.ts";
-import { type EstimatorOptions, estimatorPresets, type RewardGroup } from "../estimators/estimator.ts";
+import { type EstimatorOptions, estimatorPresets } from "../estimators/estimator.ts";
 import { type EstimatorSpec, estimators } from "../estimators/index.ts";
-import { type AdvantageOptions, estimateAdvantages } from "./estimate-advantages.ts";
+import { type AdvantageOptions, estimateAdvantages, type RewardGroup } from "./estimate-advantages.ts";
 
 const presets = Object.values(estimatorPresets);
 const specs = Object.entries(estimators) as [string, EstimatorSpec][];

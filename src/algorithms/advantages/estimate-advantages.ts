@@ -3,8 +3,27 @@ import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
 import type { Trajectory, TrajectoryGroup } from "../../trajectories/types.ts";
-import type { AdvantageEstimator, EstimatorOptions, RewardGroup } from "../estimators/estimator.ts";
+import type { EstimatorOptions, Rewards } from "../estimators/estimator.ts";
 import { type EstimatorSpec, estimators } from "../estimators/index.ts";
+
+/** The trajectories of one task and role: input of a custom estimator. */
+export interface RewardGroup extends Rewards {
+  /** `[M]` the trajectories. */
+  members?: TrajectoryGroup["members"];
+}
+
+/**
+ * Takes all groups of one role at once, so that it can also compare across groups.
+ *
+ * @returns `[groups][members]`: one advantage per trajectory
+ * @example
+ * const best: AdvantageEstimator = (groups) =>
+ *   groups.map(({ rewards }) => rewards.map((reward) => (reward === Math.max(...rewards) ? 1 : 0)));
+ */
+export type AdvantageEstimator = (groups: readonly RewardGroup[], options: EstimatorOptions) => number[][];
+
+/** An estimator that is built in, or a custom one, which needs only rewards. */
+type Estimator = Pick<EstimatorSpec, "compare" | "whitens" | "needs">;
 
 export interface AdvantageOptions extends EstimatorOptions {
   /** A name of `estimators` or of `custom`. */
@@ -16,7 +35,7 @@ export interface AdvantageOptions extends EstimatorOptions {
 }
 
 /** @throws UserError if no estimator has that name */
-export function estimatorNamed(name: string, custom: AdvantageOptions["custom"] = {}): EstimatorSpec {
+export function estimatorNamed(name: string, custom: AdvantageOptions["custom"] = {}): Estimator {
   const compare = own(custom, name);
   const known = compare === undefined ? own<EstimatorSpec>(estimators, name) : { compare };
   if (known !== undefined) return known;
@@ -46,7 +65,7 @@ export function splitEstimatorMap(map: Readonly<Record<string, string | readonly
   return { byRole, lossByRole };
 }
 
-export function estimatorOf(role: string, { estimator, byRole, custom }: AdvantageOptions): EstimatorSpec {
+export function estimatorOf(role: string, { estimator, byRole, custom }: AdvantageOptions): Estimator {
   return estimatorNamed(own(byRole, role) ?? estimator, custom);
 }
 

@@ -1,6 +1,6 @@
 /** The computation behind most estimators: `(reward - baseline) / scale`. Estimators differ in baseline and scale. */
 import { allEqual, mean, standardDeviation } from "../../statistics.ts";
-import type { AdvantageEstimator, EstimatorOptions, RewardGroup } from "./estimator.ts";
+import type { CompareRewards, EstimatorOptions, Rewards } from "./estimator.ts";
 
 /**
  * - `none`: 0
@@ -34,7 +34,7 @@ type Constants = Pick<EstimatorOptions, "ddof" | "eps" | "singleton">;
  * @returns `[groups][members]`
  */
 export function compareRewards(
-  groups: readonly RewardGroup[],
+  groups: readonly Rewards[],
   { baseline, scale }: Comparison,
   constants: Constants,
 ): number[][] {
@@ -55,7 +55,7 @@ export function compareRewards(
 /** Baselines that need a group of at least two. */
 const withinGroup: ReadonlySet<Baseline> = new Set(["group", "others", "tokens"]);
 
-const baselines: Record<Baseline, (group: RewardGroup, all: readonly number[]) => readonly number[]> = {
+const baselines: Record<Baseline, (group: Rewards, all: readonly number[]) => readonly number[]> = {
   none: ({ rewards }) => rewards,
   group: ({ rewards }) => centered(rewards, rewards),
   batch: ({ rewards }, all) => centered(rewards, all),
@@ -113,7 +113,7 @@ function deviation(values: readonly number[], ddof: 0 | 1): number {
  * GRPO for pass@k (arXiv 2503.19595): the best of a group gets its lead over the second. The others, and a group of one,
  * get 0. Ties have no lead.
  */
-export const passAtK: AdvantageEstimator = (groups, { std, ddof, eps }) =>
+export const passAtK: CompareRewards = (groups, { std, ddof, eps }) =>
   groups.map(({ rewards }) => {
     const [best, second] = rewards.toSorted((a, b) => b - a);
     if (best === undefined || second === undefined) return rewards.map(() => 0);

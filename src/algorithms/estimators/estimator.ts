@@ -1,5 +1,4 @@
 /** The interface of an advantage estimator, and the constants in which the well-known implementations differ. */
-import type { TrajectoryGroup } from "../../trajectories/types.ts";
 
 export interface EstimatorOptions {
   /** grpo and grpo_passk: divide by the standard deviation. */
@@ -14,27 +13,22 @@ export interface EstimatorOptions {
   whitens: "tokens" | "trajectories";
 }
 
-/** The trajectories of one task and role: input of an estimator. */
-export interface RewardGroup {
+/** The rewards of one task and role. */
+export interface Rewards {
   /** `[M]`, finite. */
   rewards: readonly number[];
   /** `[M]` number of sampled tokens of each trajectory; required by opo. */
   lengths?: readonly number[];
   /** `[M]` or `[1]`: the reward of the greedy reply to the same task; required by remax. */
   baselines?: readonly number[];
-  /** `[M]` the trajectories, for custom estimators. */
-  members?: TrajectoryGroup["members"];
 }
 
 /**
  * Takes all groups of one role at once, so that it can also compare across groups.
  *
  * @returns `[groups][members]`: one advantage per trajectory
- * @example
- * const best: AdvantageEstimator = (groups) =>
- *   groups.map(({ rewards }) => rewards.map((reward) => (reward === Math.max(...rewards) ? 1 : 0)));
  */
-export type AdvantageEstimator = (groups: readonly RewardGroup[], options: EstimatorOptions) => number[][];
+export type CompareRewards = (groups: readonly Rewards[], options: EstimatorOptions) => number[][];
 
 /** Constants of each system. LightRFT itself refuses groups of one. */
 export const estimatorPresets = {

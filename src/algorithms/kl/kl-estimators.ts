@@ -26,3 +26,9 @@ export const klEstimators = {
 } as const satisfies Record<string, (logRatio: number) => KlValue>;
 
 export type KlEstimatorName = keyof typeof klEstimators;
+
+/** A KL to the reference policy, in the loss or in the rewards. */
+export interface KlTerm {
+  weight: number;
+  estimator: KlEstimatorName;
+}

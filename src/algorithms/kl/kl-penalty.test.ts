@@ -24,7 +24,7 @@ test("penalties lower the advantages of earlier tokens", () => {
 });
 
 test("an adaptive weight grows while the KL is above its target, by at most a fifth of the share of the horizon", () => {
-  const options = { initial: 0.1, target: 1, horizon: 100 };
+  const options = { target: 1, horizon: 100 };
   expect(nextKlWeight(0.1, 1, 50, options)).toBeCloseTo(0.1);
   expect(nextKlWeight(0.1, 9, 50, options)).toBeCloseTo(0.11);
   expect(nextKlWeight(0.1, 0, 50, options)).toBeCloseTo(0.09);

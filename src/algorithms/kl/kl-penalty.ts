@@ -3,7 +3,7 @@ import { mean } from "../../statistics.ts";
 import { rowsOf } from "../../trajectories/batch.ts";
 import { returnsToGo } from "../estimators/returns.ts";
 import { sequenceMeans } from "../off-policy/describe.ts";
-import { type KlEstimatorName, klEstimators } from "./kl-estimators.ts";
+import { type KlTerm, klEstimators } from "./kl-estimators.ts";
 
 /**
  * `weight * KL` of each token, for subtraction from its reward.
@@ -17,7 +17,7 @@ export function klPenalty(
   logprobs: Float32Array,
   reference: Float32Array,
   offsets: Int32Array,
-  { weight, estimator }: { weight: number; estimator: KlEstimatorName },
+  { weight, estimator }: KlTerm,
 ): { penalties: Float32Array; kl: number } {
   const estimate = klEstimators[estimator];
   const kls = logprobs.map((logprob, token) => estimate(logprob - reference[token]!).value);

@@ -1,12 +1,19 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { markForClipCov, markForKlCov } from "./covariance.ts";
-import { geometricMeans } from "./gmpo.ts";
+import { clipCov, klCov } from "./covariance.ts";
+import { gmpo } from "./gmpo.ts";
 import { highEntropyCount, largestPositions } from "./largest.ts";
-import { type PolicyLossName, policyLosses } from "./policy-losses.ts";
-import { type LossSettings, lossDefaults } from "./sequence-loss.ts";
+import {
+  definitionOf,
+  lossByName,
+  lossDefaults,
+  lossNames,
+  namedLosses,
+  type PolicyLossName,
+  policyLosses,
+} from "./policy-losses.ts";
 
-const settings: LossSettings = { ...lossDefaults, dual: 1.8, cpgdDrift: 0.4, klCovCoef: 0.7 };
+const settings = { ...lossDefaults, clip_ratio_c: 1.8, cpgd_drift_coef: 0.4, ppo_kl_coef: 0.7 };
 const names = Object.keys(policyLosses) as PolicyLossName[];
 
 interface Token {
@@ -17,7 +24,7 @@ interface Token {
 }
 
 function evaluate(name: PolicyLossName, tokens: readonly Token[], own = settings) {
-  const values = policyLosses[name].evaluate(
+  const values = definitionOf(name).evaluate(
     {
       logprobs: Float64Array.from(tokens, ({ logprob }) => logprob),
       old: Float64Array.from(tokens, ({ logprob, logRatio }) => logprob - logRatio),
@@ -52,7 +59,7 @@ describe.each(names)("%s", (name) => {
     fc.assert(
       fc.property(tokens, (drawn) => {
         // gspo's token gradient deliberately differs from the derivative, unless a sequence has one advantage.
-        const row = evaluate(name, drawn, { ...settings, gspoGradient: "sequence" });
+        const row = evaluate(name, drawn, { ...settings, gspo_gradient: "sequence" });
         drawn.forEach((token, index) => {
           const at = (shift: number) => {
             // cispo's ratio is detached, so it stays constant.
@@ -86,17 +93,42 @@ describe.each(names)("%s", (name) => {
   });
 });
 
+test.each(namedLosses)("%s reads its constants, and no others", (_name, loss) => {
+  const read = new Set<string>();
+  const reading = new Proxy(settings, {
+    get(target, name) {
+      read.add(String(name));
+      return Reflect.get(target, name);
+    },
+  });
+  const marked = Uint8Array.of(1, 1, 1, 1);
+  const shared = ["low", "high", "logRatioLimit", "seed"];
+  loss.mark?.(batch, reading);
+  loss.evaluate({ ...batch, marked }, reading);
+  const { constants, ratioConstants = [] } = loss;
+  expect([...read].filter((name) => !shared.includes(name)).sort()).toEqual(Object.keys(constants).sort());
+  expect(Object.keys(constants)).toEqual(expect.arrayContaining([...ratioConstants]));
+  if (loss.ratio !== "clipped") expect(read).not.toContain("low");
+});
+
+test("names of losses and of constants are unique", () => {
+  expect(new Set(lossNames).size).toBe(lossNames.length);
+  expect(lossNames.map(lossByName)).not.toContain(undefined);
+  const constants = namedLosses.flatMap(([, loss]) => Object.keys(loss.constants));
+  expect(new Set(constants).size).toBe(constants.length);
+});
+
 test("gspo's two gradients are equal if each sequence has one advantage", () => {
   const drawn = [0.1, 0.3, -0.1].map((logRatio) => ({ logprob: -1, logRatio, advantage: 0.7, marked: 0 }));
-  const slopes = (gspoGradient: "token" | "sequence") =>
-    [...evaluate("gspo", drawn, { ...settings, gspoGradient }).slopes].map((slope) => slope.toFixed(12));
+  const slopes = (gspo_gradient: "token" | "sequence") =>
+    [...evaluate("gspo", drawn, { ...settings, gspo_gradient }).slopes].map((slope) => slope.toFixed(12));
   expect(slopes("token")).toEqual(slopes("sequence"));
 });
 
 test("NaN does not hang the selection", () => {
   const nan = Float64Array.of(Number.NaN, 1, Number.NaN);
   expect(largestPositions(nan, 2)).toHaveLength(2);
-  expect(markForKlCov({ logprobs: nan, old: nan, advantages: nan }, { ...settings, klCovRatio: 0.5 })).toHaveLength(3);
+  expect(klCov.mark!({ logprobs: nan, old: nan, advantages: nan }, { ...settings, kl_cov_ratio: 0.5 })).toHaveLength(3);
 });
 
 test("the high-entropy selection keeps a share of each sequence, at least one token; on ties the first", () => {
@@ -120,27 +152,28 @@ const batch = batchOf([-3, -1, -0.1, -2], [-3, -1.1, -0.6, -1], [-1, 0.5, 1, -1.
 
 test("kl_cov marks the largest covariances, at most all tokens", () => {
   // A - mean = -0.75, 0.75, 1.25, -1.25; lp - mean = -1.475, 0.525, 1.425, -0.475
-  expect([...markForKlCov(batch, { ...settings, klCovRatio: 0.5 })]).toEqual([1, 0, 1, 0]);
-  expect([...markForKlCov(batch, settings)]).toEqual([0, 0, 1, 0]);
-  expect([...markForKlCov(batch, { ...settings, klCovRatio: 7 })]).toEqual([1, 1, 1, 1]);
+  expect([...klCov.mark!(batch, { ...settings, kl_cov_ratio: 0.5 })]).toEqual([1, 0, 1, 0]);
+  expect([...klCov.mark!(batch, settings)]).toEqual([0, 0, 1, 0]);
+  expect([...klCov.mark!(batch, { ...settings, kl_cov_ratio: 7 })]).toEqual([1, 1, 1, 1]);
   const equal = batchOf([-1, -1], [-1, -1], [1, 1]);
-  expect([...markForKlCov(equal, { ...settings, klCovRatio: 0.5 })]).toEqual([1, 0]);
-  expect(markForKlCov(batchOf([], [], []), settings)).toHaveLength(0);
+  expect([...klCov.mark!(equal, { ...settings, kl_cov_ratio: 0.5 })]).toEqual([1, 0]);
+  expect(klCov.mark!(batchOf([], [], []), settings)).toHaveLength(0);
 });
 
 test("clip_cov draws unclipped tokens whose covariance is between the bounds; a seed repeats the draw", () => {
-  const wide = { ...settings, clipCovRatio: 1, clipCovLow: 0, clipCovHigh: 5 };
+  const wide = { ...settings, clip_cov_ratio: 1, clip_cov_lb: 0, clip_cov_ub: 5 };
   // The third is clipped above, the fourth below.
-  expect([...markForClipCov(batch, wide)]).toEqual([1, 1, 0, 0]);
-  const one = (seed: number) => [...markForClipCov(batch, { ...wide, clipCovRatio: 1e-4, seed })];
+  expect([...clipCov.mark!(batch, wide)]).toEqual([1, 1, 0, 0]);
+  const one = (seed: number) => [...clipCov.mark!(batch, { ...wide, clip_cov_ratio: 1e-4, seed })];
   expect(one(1)).toEqual(one(1));
   expect(new Set([...Array(20).keys()].map((seed) => one(seed).join(""))).size).toBe(2);
-  expect(markForClipCov(batchOf([], [], []), settings)).toHaveLength(0);
+  expect(clipCov.mark!(batchOf([], [], []), settings)).toHaveLength(0);
 });
 
 test("all tokens of a sequence get the geometric mean of its weights", () => {
-  const means = geometricMeans(Float32Array.of(4, 1, 0.5), Int32Array.of(0, 2, 2, 3));
-  expect(means[0]).toBeCloseTo(2, 5);
-  expect(means[1]).toBeCloseTo(2, 5);
-  expect(means[2]).toBeCloseTo(0.5, 5);
+  const means = [[4, 1], [], [0.5]].map((weights) => [...gmpo.weightsOf!(Float32Array.from(weights))]);
+  expect(means.map(({ length }) => length)).toEqual([2, 0, 1]);
+  expect(means[0]![0]).toBeCloseTo(2, 5);
+  expect(means[0]![1]).toBeCloseTo(2, 5);
+  expect(means[2]![0]).toBeCloseTo(0.5, 5);
 });

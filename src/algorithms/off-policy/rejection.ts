@@ -91,6 +91,21 @@ function maskedShares(keep: Uint8Array, offsets: Int32Array): Record<string, num
   };
 }
 
+/** The bounds of a rule's value; undefined if the threshold is not valid for it. */
+export function rejectionBounds(
+  name: string,
+  threshold: string | number | undefined,
+): Pick<RejectionRule, "low" | "high"> | undefined {
+  const isRatio = name.endsWith("_k1");
+  const bounds = String(threshold ?? "")
+    .split("_")
+    .map(Number);
+  if (bounds.length > (isRatio ? 2 : 1) || bounds.some((bound) => !(bound > 0))) return undefined;
+  const [first = Number.NaN, second] = bounds;
+  if (!isRatio) return { low: Number.NEGATIVE_INFINITY, high: first };
+  return { low: Math.log(second === undefined ? 1 / first : first), high: Math.log(second ?? first) };
+}
+
 /**
  * Rules by verl's names, each with a threshold. The thresholds of k1 are ratios: `"low_high"`, or `high`, whose lower bound
  * is `1 / high`. The others are upper bounds of the value.
@@ -107,17 +122,12 @@ export function rejectionRules(names: readonly string[], thresholds: readonly (s
         hint: "token, seq_sum or seq_mean with _k1, _k2 or _k3; seq_max with _k2 or _k3",
       });
     }
-    const bounds = String(thresholds[index] ?? "")
-      .split("_")
-      .map(Number);
-    if (bounds.length > (estimator === "k1" ? 2 : 1) || bounds.some((bound) => !(bound > 0))) {
+    const bounds = rejectionBounds(name, thresholds[index]);
+    if (bounds === undefined) {
       throw new UserError(`the rejection rule ${name} has no valid threshold in ${JSON.stringify(thresholds)}`, {
         hint: 'a positive number for each rule; k1 also takes "low_high"',
       });
     }
-    const rule = { level, estimator } as Pick<RejectionRule, "level" | "estimator">;
-    const [first = Number.NaN, second] = bounds;
-    if (estimator !== "k1") return { ...rule, low: Number.NEGATIVE_INFINITY, high: first };
-    return { ...rule, low: Math.log(second === undefined ? 1 / first : first), high: Math.log(second ?? first) };
+    return { level, estimator, ...bounds } as RejectionRule;
   });
 }

@@ -2,10 +2,10 @@
 import { own } from "../../own.ts";
 import { countsOf } from "../../trajectories/batch.ts";
 import type { BatchTotals, TrainingBatch } from "../../trajectories/types.ts";
-import type { KlEstimatorName } from "../kl/kl-estimators.ts";
+import type { KlTerm } from "../kl/kl-estimators.ts";
+import type { LossSettings } from "../losses/definition.ts";
 import { highEntropyCount } from "../losses/largest.ts";
-import { type PolicyLossName, policyLosses } from "../losses/policy-losses.ts";
-import { type LossSettings, lossDefaults, type PolicyLossDefinition } from "../losses/sequence-loss.ts";
+import { definitionOf, type LossConstants, lossDefaults, type PolicyLossName } from "../losses/policy-losses.ts";
 import { type AggregationMode, tokenWeight } from "./aggregation.ts";
 import type { CustomLoss, LossInput } from "./custom-loss.ts";
 
@@ -17,35 +17,25 @@ export interface PolicyLossOptions {
   epsClip: number;
   /** The ratio is clipped above at `1 + epsClipHigh`; `null` uses `epsClip`. */
   epsClipHigh: number | null;
-  /** ppo's dual clip: cap of the loss where the advantage is negative; above 1. Off if absent or `null`. */
-  dualClip?: number | null;
-  /** `null` aggregates as the loss's authors do (gspo, gmpo and sapo by sequence, the others by token). */
+  /** `null` aggregates as the loss's authors do: by sequence or by token. */
   aggMode: AggregationMode | null;
   /** Divisor of `seq-mean-token-sum-norm`, e.g. the longest reply allowed. */
   lossScale?: number;
   /** Added to token counts in `seq-mean-token-mean`. */
   countEps?: number;
-  /** Weight of the KL to the reference; if it is above 0 the batch must have `referenceLogprobs`. */
-  klBeta: number;
-  klEstimator: KlEstimatorName;
+  /** The KL to the reference, for which the batch must have `referenceLogprobs`. */
+  kl?: KlTerm;
   /** Weight of the entropy bonus; if it is not 0 the engine must return entropies. */
   entropyCoeff?: number;
   /** Share of each sequence's tokens, those of largest entropy, that are in the policy term; 1 keeps all. */
   highEntropyRatio?: number;
-  /** gspo: `sequence` differentiates through the mean of the log-ratios, `token` (verl's form) does not. */
-  gspoGradient?: "token" | "sequence";
-  /** cispo: bounds of the ratio itself, if they differ from those of `epsClip` and `epsClipHigh`. */
-  cispoLow?: number | null;
-  cispoHigh?: number | null;
-  /** Constants of single losses that replace those of `lossDefaults`. */
-  constants?: Partial<Omit<LossSettings, "low" | "high" | "dual" | "gspoGradient">>;
+  /** Constants of single losses, and others that replace those of `lossDefaults`. */
+  constants?: Partial<Omit<LossSettings, "low" | "high"> & LossConstants>;
 }
 
 export type AnyLoss = PolicyLossOptions["lossFn"];
 
 export const isCustom = (loss: AnyLoss): loss is CustomLoss => typeof loss !== "string";
-
-export const definitionOf = (name: PolicyLossName): PolicyLossDefinition => policyLosses[name];
 
 export const allLosses = ({ lossFn, lossFnByRole = {} }: PolicyLossOptions): AnyLoss[] => [
   ...new Set([lossFn, ...Object.values(lossFnByRole)]),
@@ -62,6 +52,10 @@ const reads = (options: PolicyLossOptions, input: LossInput): boolean =>
 export const isCoupled = (options: PolicyLossOptions): boolean =>
   allLosses(options).some((loss) => !isCustom(loss) && definitionOf(loss).mark !== undefined);
 
+/** Whether a second bound, such as ppo's dual clip, can hold tokens. */
+export const hasSecondBound = (options: PolicyLossOptions): boolean =>
+  allLosses(options).some((loss) => !isCustom(loss) && definitionOf(loss).caps?.(settingsOf(options)) === true);
+
 export const hasEntropyBonus = ({ entropyCoeff = 0 }: PolicyLossOptions): boolean => entropyCoeff !== 0;
 
 export const selectsByEntropy = ({ highEntropyRatio = 1 }: PolicyLossOptions): boolean => highEntropyRatio < 1;
@@ -74,20 +68,10 @@ export const readsSampler = (options: PolicyLossOptions): boolean => reads(optio
 
 /** Whether the loss compares with the reference policy. */
 export const needsReference = (options: PolicyLossOptions): boolean =>
-  options.klBeta > 0 || reads(options, "referenceLogprob");
+  options.kl !== undefined || reads(options, "referenceLogprob");
 
-export function settingsOf(options: PolicyLossOptions, loss: AnyLoss): LossSettings {
-  const { epsClip, epsClipHigh, dualClip, cispoLow, cispoHigh, gspoGradient, constants } = options;
-  const settings: LossSettings = { ...lossDefaults, ...constants };
-  settings.low = 1 - epsClip;
-  settings.high = 1 + (epsClipHigh ?? epsClip);
-  settings.gspoGradient = gspoGradient ?? lossDefaults.gspoGradient;
-  if (loss === "ppo") settings.dual = dualClip ?? lossDefaults.dual;
-  if (loss === "cispo") {
-    settings.low = cispoLow ?? settings.low;
-    settings.high = cispoHigh ?? settings.high;
-  }
-  return settings;
+export function settingsOf({ epsClip, epsClipHigh, constants }: PolicyLossOptions): LossSettings & LossConstants {
+  return { ...lossDefaults, ...constants, low: 1 - epsClip, high: 1 + (epsClipHigh ?? epsClip) };
 }
 
 /** The weight of each of a sequence's `tokens` in the loss of the batch. */
@@ -98,7 +82,7 @@ export function weightOf(options: PolicyLossOptions, loss: AnyLoss, tokens: numb
 
 /** Whether a token with advantage 0 may have a gradient; assumed of custom losses. */
 export const trainsWithoutAdvantage = (loss: AnyLoss, options: PolicyLossOptions): boolean =>
-  isCustom(loss) || definitionOf(loss).trainsWithoutAdvantage?.(settingsOf(options, loss)) === true;
+  isCustom(loss) || definitionOf(loss).trainsWithoutAdvantage?.(settingsOf(options)) === true;
 
 /** Number of tokens of a batch that the high-entropy selection keeps. */
 export const highEntropyTokens = (

@@ -14,10 +14,9 @@ const base: PolicyLossOptions = {
   epsClip: 0.2,
   epsClipHigh: null,
   aggMode: "token-mean",
-  klBeta: 0,
-  klEstimator: "k3",
-  constants: { cpgdDrift: 0.3, clipCovRatio: 0.3, clipCovLow: 0, klCovRatio: 0.3 },
+  constants: { cpgd_drift_coef: 0.3, clip_cov_ratio: 0.3, clip_cov_lb: 0, kl_cov_ratio: 0.3 },
 };
+const kl = { weight: 0.1, estimator: "k3" } as const;
 const modes = Object.keys(tokenWeights) as (keyof typeof tokenWeights)[];
 const losses = Object.keys(policyLosses) as (keyof typeof policyLosses)[];
 const coupled = new Set<unknown>(["clip_cov", "kl_cov"]);
@@ -112,23 +111,23 @@ const combinations: [string, PolicyLossOptions][] = [
     .filter((lossFn) => !coupled.has(lossFn))
     .flatMap((lossFn) => modes.map((aggMode) => ({ ...base, lossFn, aggMode }))),
   ...losses.map((lossFn) => ({ ...base, lossFn, aggMode: null })),
-  { ...base, lossFn: "gspo" as const, gspoGradient: "sequence" as const },
+  { ...base, lossFn: "gspo" as const, constants: { gspo_gradient: "sequence" as const } },
   { ...base, lossFn: "ppo" as const, lossFnByRole: { judge: "gspo" as const, critic: wholeReply } },
   ...(["ppo", "gmpo", "gspo"] as const).map((lossFn) => ({
     ...base,
     lossFn,
     highEntropyRatio: 0.5,
-    klBeta: 0.1,
+    kl,
     entropyCoeff: 0.01,
   })),
   { ...base, lossFn: reinforce },
   { ...base, lossFn: wholeReply, aggMode: "seq-mean-token-sum" as const },
-  ...(Object.keys(klEstimators) as KlEstimatorName[]).map((klEstimator) => ({ ...base, klEstimator, klBeta: 0.3 })),
-  { ...base, dualClip: 2, epsClipHigh: 0.28 },
-  { ...base, aggMode: "seq-mean-token-sum-norm" as const, lossScale: 7, entropyCoeff: 0.05, klBeta: 0.1 },
+  ...(Object.keys(klEstimators) as KlEstimatorName[]).map((estimator) => ({ ...base, kl: { weight: 0.3, estimator } })),
+  { ...base, constants: { clip_ratio_c: 2 }, epsClipHigh: 0.28 },
+  { ...base, aggMode: "seq-mean-token-sum-norm" as const, lossScale: 7, entropyCoeff: 0.05, kl },
 ].map((options: PolicyLossOptions, index) => {
   const name = typeof options.lossFn === "string" ? options.lossFn : options.lossFn.name;
-  return [`${index} ${name} ${options.aggMode} ${options.klEstimator}`, options];
+  return [`${index} ${name} ${options.aggMode} ${options.kl?.estimator}`, options];
 });
 
 describe.each(combinations)("%s", (_, options) => {
@@ -225,7 +224,7 @@ test("without old log-probabilities the ratio is 1 and the gradient of a token i
   const { batch, outputs } = make(two);
   const { oldLogprobs: _, ...current } = batch;
   for (const lossFn of losses) {
-    const constants = { clipCovLow: 5 };
+    const constants = { clip_cov_lb: 5 };
     const value = policyLoss(current, { ...base, lossFn, constants }).evaluate(outputs, all(batch));
     [-1 / 3, 1 / 3, 1 / 3].forEach((slope, index) => {
       expect(value.gradient.logprobs[index]).toBeCloseTo(slope, 7);
@@ -236,7 +235,12 @@ test("without old log-probabilities the ratio is 1 and the gradient of a token i
 
 test("the metrics have verl's names and values", () => {
   const { batch, outputs } = make(two);
-  const options = { ...base, dualClip: 3, klBeta: 0.5, klEstimator: "k1" as const, entropyCoeff: 0.1 };
+  const options = {
+    ...base,
+    constants: { clip_ratio_c: 3 },
+    kl: { weight: 0.5, estimator: "k1" as const },
+    entropyCoeff: 0.1,
+  };
   const value = policyLoss(batch, options).evaluate(outputs, all(batch));
   const metrics = report([value]);
   expect(metrics["actor/pg_loss"]).toBeCloseTo((-1.2 + 0.8 + Math.exp(0.05)) / 3);
@@ -251,7 +255,7 @@ test("the metrics have verl's names and values", () => {
 test.each(modes)("an empty batch and empty sequences give 0 under %s, never NaN", (aggMode) => {
   for (const drawn of [[], [{ advantage: 1, tokens: [] }]]) {
     const { batch, outputs } = make(drawn);
-    const value = policyLoss(batch, { ...base, aggMode, klBeta: 0.1, entropyCoeff: 0.1 }).evaluate(outputs, all(batch));
+    const value = policyLoss(batch, { ...base, aggMode, kl, entropyCoeff: 0.1 }).evaluate(outputs, all(batch));
     expect(value.loss).toBe(0);
     expect(value.metrics).toEqual({});
   }
@@ -260,13 +264,7 @@ test.each(modes)("an empty batch and empty sequences give 0 under %s, never NaN"
 test("sequences without advantage or without tokens are left out, unless another term trains them", () => {
   const { batch } = make([{ advantage: 0, tokens: two[0]!.tokens }, ...two, { advantage: 1, tokens: [] }]);
   expect([...informativeSequences(batch, base)]).toEqual([1, 2]);
-  for (const more of [
-    { klBeta: 0.1 },
-    { entropyCoeff: 0.1 },
-    { lossFn: "dro" },
-    { lossFn: "kl_cov" },
-    { lossFn: "cpgd" },
-  ]) {
+  for (const more of [{ kl }, { entropyCoeff: 0.1 }, { lossFn: "dro" }, { lossFn: "kl_cov" }, { lossFn: "cpgd" }]) {
     expect([...informativeSequences(batch, { ...base, ...(more as object) })]).toEqual([0, 1, 2]);
   }
 });
@@ -274,7 +272,7 @@ test("sequences without advantage or without tokens are left out, unless another
 test("a KL term without a reference, and outputs of other sequences, are errors", () => {
   const { batch, outputs } = make(two);
   const { referenceLogprobs: _, ...bare } = batch;
-  expect(() => policyLoss(bare, { ...base, klBeta: 0.1 })).toThrow(/reference/);
+  expect(() => policyLoss(bare, { ...base, kl })).toThrow(/reference/);
   expect(() => policyLoss(batch, base).evaluate(outputs, Int32Array.of(1, 0))).toThrow(
     /1 outputs for sequence 1, which has 2/,
   );

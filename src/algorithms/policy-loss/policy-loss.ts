@@ -10,6 +10,7 @@ import { matchOutputs } from "./aggregation.ts";
 import { hostedLoss } from "./hosted-loss.ts";
 import {
   hasEntropyBonus,
+  hasSecondBound,
   highEntropyTokens,
   isCoupled,
   isCustom,
@@ -26,7 +27,7 @@ import { type PolicyTerm, policyTerm, type TermSums, type WeightedSequence } fro
 export { needsReference, type PolicyLossOptions, readsSampler } from "./loss-choice.ts";
 
 /**
- * `L = sum of w (policy + klBeta * KL - entropyCoeff * H)` over trained tokens, `w` by `aggMode` and `batch.totals`. The
+ * `L = sum of w (policy + kl.weight * KL - entropyCoeff * H)` over trained tokens, `w` by `aggMode` and `batch.totals`. The
  * policy term is multiplied by `batch.rolloutWeights`, if present. Ratios are relative to `batch.oldLogprobs`; without
  * them every ratio is 1.
  *
@@ -53,7 +54,7 @@ export function policyLoss(batch: TrainingBatch, options: PolicyLossOptions, wat
 
 /** Indices of the sequences that can contribute a gradient; the others need no forward and no backward. */
 export function informativeSequences(batch: TrainingBatch, options: PolicyLossOptions): Int32Array {
-  const always = options.klBeta > 0 || hasEntropyBonus(options) || isCoupled(options);
+  const always = options.kl !== undefined || hasEntropyBonus(options) || isCoupled(options);
   const rows = rowsOf(batch.advantages, batch.offsets);
   const informative = rows.flatMap((advantages, sequence) => {
     const all = always || trainsWithoutAdvantage(lossOf(options, batch.roles[sequence]!), options);
@@ -94,7 +95,7 @@ function evaluate(
   sequences: Int32Array,
   watch?: WatchTerm,
 ): LossValue {
-  const { klBeta, entropyCoeff = 0 } = options;
+  const { kl, entropyCoeff = 0 } = options;
   const evaluated = weightedSequences(batch, options, outputs, sequences);
   // Gradient checks evaluate losses in float64.
   const emptyGradient = () => new (outputs.logprobs.constructor as Float32ArrayConstructor)(outputs.logprobs.length);
@@ -102,15 +103,15 @@ function evaluate(
   if (hasEntropyBonus(options)) gradient.entropy = emptyGradient();
   const sums: Sums = { ...term(outputs, evaluated, gradient.logprobs), referenceKl: 0, entropy: 0 };
   watch?.(outputs, sequences, gradient.logprobs);
-  const estimateKl = klEstimators[options.klEstimator];
+  const estimateKl = kl && klEstimators[kl.estimator];
   for (const { loss, from, start, trained } of evaluated) {
     const end = start + trained;
     const weight = weightOf(options, loss, trained, batch.totals);
-    if (klBeta > 0 && batch.referenceLogprobs !== undefined) {
+    if (kl && estimateKl && batch.referenceLogprobs !== undefined) {
       for (let t = 0; t < trained; t++) {
         const { value, slope } = estimateKl(outputs.logprobs[start + t]! - batch.referenceLogprobs[from + t]!);
         sums.referenceKl += weight * value;
-        gradient.logprobs[start + t]! += klBeta * weight * slope;
+        gradient.logprobs[start + t]! += kl.weight * weight * slope;
       }
     }
     if (gradient.entropy !== undefined && outputs.entropy !== undefined) {
@@ -119,7 +120,7 @@ function evaluate(
     }
   }
   return {
-    loss: sums.loss + klBeta * sums.referenceKl - entropyCoeff * sums.entropy,
+    loss: sums.loss + (kl?.weight ?? 0) * sums.referenceKl - entropyCoeff * sums.entropy,
     gradient,
     metrics: metricsOf(batch, options, sums, evaluated),
   };
@@ -166,11 +167,11 @@ function metricsOf(
     "actor/pg_loss": ofBatch(sums.loss),
     "actor/pg_clipfrac": ofBatch(sums.clipped / tokens),
   };
-  if ((options.dualClip ?? null) !== null || options.lossFn === "gmpo") {
+  if (hasSecondBound(options)) {
     metrics["actor/pg_clipfrac_lower"] = ofBatch(sums.capped / tokens);
   }
   metrics["actor/ppo_kl"] = { sum: sums.kl, count: evaluated.reduce((total, { count }) => total + count, 0) };
-  if (options.klBeta > 0) metrics["actor/kl_loss"] = ofBatch(sums.referenceKl);
+  if (options.kl) metrics["actor/kl_loss"] = ofBatch(sums.referenceKl);
   if (hasEntropyBonus(options)) metrics["actor/entropy_loss"] = ofBatch(sums.entropy);
   return metrics;
 }

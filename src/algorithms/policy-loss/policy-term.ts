@@ -2,15 +2,14 @@
 import { concatenate } from "../../concatenate.ts";
 import { RunError } from "../../errors.ts";
 import type { TokenOutputs, TrainingBatch } from "../../trajectories/types.ts";
-import { geometricMeans } from "../losses/gmpo.ts";
+import type { LossValues, SequenceTokens } from "../losses/definition.ts";
 import { largestPositions } from "../losses/largest.ts";
-import type { LossSettings, LossValues, SequenceTokens } from "../losses/sequence-loss.ts";
+import { definitionOf } from "../losses/policy-losses.ts";
 import type { MatchedSequence } from "./aggregation.ts";
 import type { CustomLoss, LossInput } from "./custom-loss.ts";
 import {
   type AnyLoss,
   allLosses,
-  definitionOf,
   isCustom,
   type PolicyLossOptions,
   selectsByEntropy,
@@ -40,13 +39,11 @@ export interface TermSums {
 export type PolicyTerm = (outputs: TokenOutputs, sequences: readonly WeightedSequence[], slopes: Floats) => TermSums;
 
 export function policyTerm(batch: TrainingBatch, options: PolicyLossOptions): PolicyTerm {
-  const settings = new Map(allLosses(options).map((loss) => [loss, settingsOf(options, loss)]));
-  const { rolloutWeights, oldLogprobs, offsets } = batch;
-  // gmpo has one ratio per sequence, a geometric mean, and therefore one weight per sequence.
-  const geometric = settings.has("gmpo") && rolloutWeights ? geometricMeans(rolloutWeights, offsets) : undefined;
+  const settings = settingsOf(options);
+  const { rolloutWeights, oldLogprobs } = batch;
 
   return (outputs, sequences, slopes) => {
-    const marks = markTokens(batch, settings, outputs, sequences);
+    const marks = markTokens(batch, options, outputs, sequences);
     const sums: TermSums = { loss: 0, clipped: 0, capped: 0, kl: 0 };
     for (const { loss, from, start, trained, count, weight } of sequences) {
       const positions = selectsByEntropy(options)
@@ -72,10 +69,12 @@ export function policyTerm(batch: TrainingBatch, options: PolicyLossOptions): Po
             referenceLogprob: () => ofBatch(required(batch.referenceLogprobs, "reference log-probabilities")),
             entropy: () => ofOutputs(required(outputs.entropy, "entropies")),
           })
-        : definitionOf(loss).evaluate(tokens, settings.get(loss)!);
+        : definitionOf(loss).evaluate(tokens, settings);
 
-      const tokenWeights = loss === "gmpo" ? geometric : rolloutWeights;
-      sums.loss += applyWeights(values, weight, tokenWeights && ofBatch(tokenWeights));
+      const given = rolloutWeights?.subarray(from, from + trained);
+      const whole = given && !isCustom(loss) ? definitionOf(loss).weightsOf?.(given) : undefined;
+      const tokenWeights = whole ?? given;
+      sums.loss += applyWeights(values, weight, tokenWeights && pick(tokenWeights, 0, trained, positions));
       sums.clipped += values.clipped;
       sums.capped += values.capped;
       sums.kl += values.kl;
@@ -142,14 +141,14 @@ function required<A>(values: A | undefined, what: string): A {
  */
 function markTokens(
   batch: TrainingBatch,
-  settings: ReadonlyMap<AnyLoss, LossSettings>,
+  options: PolicyLossOptions,
   outputs: TokenOutputs,
   sequences: readonly WeightedSequence[],
 ): Uint8Array | undefined {
   let marks: Uint8Array | undefined;
-  for (const [loss, constants] of settings) {
-    const mark = isCustom(loss) ? undefined : definitionOf(loss).mark;
-    if (mark === undefined) continue;
+  for (const loss of allLosses(options)) {
+    const definition = isCustom(loss) ? undefined : definitionOf(loss);
+    if (definition?.mark === undefined) continue;
     if (outputs.offsets.length !== batch.offsets.length) {
       throw new RunError(`the loss "${String(loss)}" needs the outputs of the whole batch at once`);
     }
@@ -165,7 +164,7 @@ function markTokens(
         own.map(({ from, trained }) => values.subarray(from, from + trained)),
       );
     const old = batch.oldLogprobs === undefined ? logprobs : ofBatch(batch.oldLogprobs);
-    const marked = mark({ logprobs, old, advantages: ofBatch(batch.advantages) }, constants);
+    const marked = definition.mark({ logprobs, old, advantages: ofBatch(batch.advantages) }, settingsOf(options));
     let position = 0;
     for (const { start, trained } of own) {
       marks.set(marked.subarray(position, position + trained), start);

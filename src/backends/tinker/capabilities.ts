@@ -2,9 +2,6 @@
 import type { ServiceCapabilities } from "../../tinker-protocol/handshake.ts";
 import type { Capabilities } from "../engine.ts";
 
-/** The losses of `Loss.hosted` that every service of the protocol has. */
-export const hostedLosses: readonly string[] = ["cross_entropy", "importance_sampling", "ppo", "cispo", "dro"];
-
 export const engineCapabilities = ({ exactLogprobs, imageTokens }: ServiceCapabilities): Capabilities => ({
   engine: "tinker",
   // "processed" is the distribution at the sampling temperature; at temperature 1 that is the model's own.

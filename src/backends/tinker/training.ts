@@ -11,7 +11,6 @@ import {
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import { checkLossValue, NonFiniteLossError } from "../check-loss-value.ts";
 import type { ForwardBackwardResult } from "../engine.ts";
-import { hostedLosses } from "./capabilities.ts";
 import { chunksOf, type DatumInputs, gatherOutputs, type Planned, planDatums, toDatum } from "./datums.ts";
 import { readChunks } from "./images.ts";
 import type { TinkerSession } from "./session.ts";
@@ -93,7 +92,8 @@ export function remoteTraining({ connection, capabilities, counts, media }: Tink
     sequences: readonly Sequence[],
     plan: readonly Planned[],
     loss: Loss,
-    { name: lossFn, config, inputs }: HostedLoss,
+    { name: lossFn, config }: NonNullable<HostedLoss["tinker"]>,
+    inputs: HostedLoss["inputs"],
   ): Promise<AcceptedBackward> {
     for (const [name, values] of Object.entries(inputs)) {
       const bad = values.find((value) => !Number.isFinite(value));
@@ -145,10 +145,11 @@ export function remoteTraining({ connection, capabilities, counts, media }: Tink
     async backward(sequences: readonly Sequence[], loss: Loss): Promise<AcceptedBackward> {
       const plan = planDatums(sequences);
       const hosted = loss.hosted?.();
-      // Without a mask, dro by name also regularizes the prompt's tokens.
-      const same = hosted && hostedLosses.includes(hosted.name) && (lossMasks || hosted.name !== "dro");
+      // Without a mask, such a loss by name also regularizes the prompt's tokens.
+      const named = hosted?.tinker;
+      const same = named && (lossMasks || !named.needsMask);
       return same && plan.length > 0 && !sequences.some(({ targets }) => targets)
-        ? byName(sequences, plan, loss, hosted)
+        ? byName(sequences, plan, loss, named, hosted.inputs)
         : byGradient(sequences, plan, loss);
     },
   };

@@ -90,7 +90,7 @@ const lossOf = (sequences: readonly Sequence[], seed: number) =>
   linearLoss(sequences, madeUpWeights(numTrained(sequences), seed));
 
 const lossOptions: PolicyLossOptions = {
-  ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: 0.28, aggMode: null, klBeta: 0, klEstimator: "k3" },
+  ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: 0.28, aggMode: null },
 };
 
 /** Replies with old log-probabilities at some distance, so that some tokens are clipped. */
@@ -172,7 +172,7 @@ describe("verl's workers", () => {
 
   it.each([
     ["vanilla", { lossFn: "ppo" }],
-    ["vanilla", { lossFn: "ppo", dualClip: 1.2, aggMode: "seq-mean-token-sum" }],
+    ["vanilla", { lossFn: "ppo", constants: { clip_ratio_c: 1.2 }, aggMode: "seq-mean-token-sum" }],
     ["vanilla", { lossFn: "importance_sampling" }],
     ["cispo", { lossFn: "cispo", aggMode: "seq-mean-token-sum-norm" }],
     ["gpg", { lossFn: "cross_entropy" }],

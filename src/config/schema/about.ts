@@ -11,9 +11,9 @@ export type Backend = (typeof backends)[number];
 export interface About {
   /**
    * Why the key has no effect so far, as one sentence. Any value other than the default is rejected at start with this
-   * sentence. A record maps only the values listed in it to such a sentence. Delete it once the key takes effect.
+   * sentence. Delete it once the key takes effect.
    */
-  later?: string | Readonly<Record<string, string>>;
+  later?: string;
   /** The backends that support the key; all if absent. On other backends only the default is accepted. */
   backends?: readonly Backend[];
   /** What to set instead when the key is rejected. */

@@ -1,46 +1,15 @@
 /** `rllm.algorithm`, `rllm.stepwise_advantage`, `rllm.critic`: advantages, losses and the critic. */
 import { z } from "zod";
+import { type EstimatorPreset, estimatorPresets } from "../../algorithms/estimators/estimator.ts";
+import { estimators } from "../../algorithms/estimators/index.ts";
+import {
+  constantSchemas,
+  epsClip,
+  lossNames,
+  namedLosses,
+  policyLosses,
+} from "../../algorithms/losses/policy-losses.ts";
 import { aboveZero, count, notNegative, off, on, optionalText, positive, section, share, text } from "./about.ts";
-
-/** Every advantage estimator named in the reference documents or in the systems that they describe. */
-const estimatorNames = [
-  "grpo",
-  "group_norm",
-  "dr_grpo",
-  "reinforce",
-  "reinforce_baseline",
-  "reinforce_plus_plus",
-  "reinforce_plus_plus_baseline",
-  "rloo",
-  "prpo",
-  "cpgd",
-  "gae",
-  "remax",
-  "opo",
-  "gpg",
-  "grpo_passk",
-  "optimal_token_baseline",
-  "maxrl",
-] as const;
-
-/** Loss names of Tinker, verl and LightRFT; verl calls ppo `vanilla` and gmpo `geo_mean`. */
-const lossNames = [
-  "importance_sampling",
-  "ppo",
-  "vanilla",
-  "cispo",
-  "dro",
-  "cross_entropy",
-  "gspo",
-  "gmpo",
-  "geo_mean",
-  "cpgd",
-  "sapo",
-  "gpg",
-  "reinforce",
-  "clip_cov",
-  "kl_cov",
-] as const;
 
 const rolloutCorrection = section({
   bypass_mode: z
@@ -83,49 +52,18 @@ const rolloutCorrection = section({
     .describe("One threshold per rs_mode: an upper bound, or for k1 the bounds of the ratio as low_high."),
 });
 
-/** Constants of individual losses, under verl's names if verl has them. */
-const policyLoss = section({
-  gspo_gradient: z
-    .enum(["token", "sequence"])
-    .default("token")
-    .describe("gspo: gradient per token with the ratio held fixed (verl), or through the sequence mean (TRL)."),
-  cispo_low: notNegative
-    .nullable()
-    .default(null)
-    .describe("cispo: lower bound of the importance weight; null is 1 - eps_clip."),
-  cispo_high: aboveZero
-    .nullable()
-    .default(null)
-    .describe("cispo: upper bound of the importance weight; null is 1 + eps_clip_high."),
-  dro_beta: notNegative.default(0.05).describe("dro: weight of the quadratic term."),
-  tau_pos: aboveZero.default(1).describe("sapo: temperature for advantages above 0."),
-  tau_neg: aboveZero.default(1.05).describe("sapo: temperature for advantages of 0 and below."),
-  clip_cov_ratio: share.default(0.0002).describe("clip_cov: fraction of tokens excluded from the loss."),
-  clip_cov_lb: z
-    .number()
-    .default(1)
-    .describe("clip_cov: only tokens whose log-probability and advantage have a larger covariance can be excluded."),
-  clip_cov_ub: z.number().default(5).describe("clip_cov: only tokens with a smaller covariance can be excluded."),
-  kl_cov_ratio: share
-    .default(0.0002)
-    .describe("kl_cov: fraction of tokens that receive the KL term: those with the largest covariance."),
-  ppo_kl_coef: notNegative.default(0.1).describe("kl_cov: weight of the KL term."),
-  cpgd_drift_coef: notNegative
-    .default(0.1)
-    .describe("cpgd: weight of the KL to the old policy (called policy drift in the paper); 0 is off.")
-    .meta({ note: "LightRFT's code does not have this term." }),
-});
+const averagedBySequence = namedLosses.flatMap(([name, { aggMode }]) => (aggMode === undefined ? [] : [name]));
 
 export const algorithm = section({
   adv_estimator: text
     .default("grpo")
     .describe("Advantage estimator: a built-in name, or the name of your own registered estimator.")
     .meta({
-      options: estimatorNames,
+      options: Object.keys(estimators),
       note: "rLLM's documentation lists grpo, reinforce, reinforce_plus_plus_baseline and rloo; rLLM's code also has prpo.",
     }),
   estimator_preset: z
-    .enum(["rllm", "lightrft", "verl", "trl"])
+    .enum(Object.keys(estimatorPresets) as EstimatorPreset[])
     .default("rllm")
     .describe("System whose constants the estimator uses: kind of standard deviation, epsilon, groups of size one."),
   norm_adv_by_std_in_grpo: on.describe(
@@ -161,13 +99,13 @@ export const algorithm = section({
       note: "rLLM's documentation lists it for Tinker only; verl calls it actor.policy_loss.loss_mode. Hone accepts it for every backend.",
     }),
   loss_fn_map: z.record(z.string(), text).default({}).describe("Policy loss per role."),
-  policy_loss: policyLoss,
+  policy_loss: section(constantSchemas),
   loss_agg_mode: z
     .enum(["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
     .nullable()
     .default(null)
     .describe(
-      "How token losses are aggregated to a scalar; null is token-mean (seq-mean-token-mean for gspo, gmpo and sapo).",
+      `How token losses are aggregated to a scalar; null is token-mean (seq-mean-token-mean for ${new Intl.ListFormat("en-GB").format(averagedBySequence)}).`,
     ),
   loss_scale_factor: aboveZero
     .nullable()
@@ -175,19 +113,13 @@ export const algorithm = section({
     .describe("Divisor for seq-mean-token-sum-norm; null is data.max_response_length."),
   eps_clip: aboveZero
     .nullable()
-    .default(0.2)
-    .describe("PPO's lower clipping bound of the ratio is 1 - eps_clip; null is 0.2."),
+    .default(epsClip)
+    .describe(`PPO's lower clipping bound of the ratio is 1 - eps_clip; null is ${epsClip}.`),
   eps_clip_high: aboveZero
     .nullable()
     .default(null)
     .describe("PPO's upper clipping bound of the ratio is 1 + eps_clip_high; null uses eps_clip."),
-  clip_ratio_c: z
-    .number()
-    .gt(1)
-    .nullable()
-    .default(null)
-    .describe("Dual-clip PPO: caps the loss of tokens with a negative advantage at this ratio; null is off.")
-    .meta({ note: "verl's own default is 3." }),
+  ...policyLosses.ppo.constants,
   entropy_coeff: z.number().default(0).describe("Weight of the entropy bonus in the loss; 0 is off."),
   high_entropy_token_ratio: share
     .default(0)

@@ -6,15 +6,13 @@
  * r = exp(p - q), and sg stops the gradient.
  */
 
-import { cispo } from "../../algorithms/losses/cispo.ts";
-import { dro } from "../../algorithms/losses/dro.ts";
-import { importanceSampling } from "../../algorithms/losses/importance-sampling.ts";
-import { ppo } from "../../algorithms/losses/ppo.ts";
-import { lossDefaults, type SequenceLoss } from "../../algorithms/losses/sequence-loss.ts";
+import type { PolicyLossDefinition } from "../../algorithms/losses/definition.ts";
+import { lossDefaults, namedLosses, policyLosses } from "../../algorithms/losses/policy-losses.ts";
 import type { Loss, LossValue } from "../../algorithms/types.ts";
 import { valuesAt } from "../../arrays.ts";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
+import { own } from "../../own.ts";
 import type { TokenOutputs } from "../../trajectories/types.ts";
 
 type Values = Readonly<Record<string, Float32Array>>;
@@ -38,7 +36,7 @@ interface TinkerLoss {
 
 /** One of Hone's own losses, without a limit on log-ratios. `average` returns the log-ratio of a sequence with a single ratio. */
 const ownLoss =
-  (loss: SequenceLoss, average?: (logRatios: Float64Array, inputs: Values) => number): DatumLoss =>
+  (loss: PolicyLossDefinition, average?: (logRatios: Float64Array, inputs: Values) => number): DatumLoss =>
   (
     p,
     inputs,
@@ -49,21 +47,19 @@ const ownLoss =
     const logRatios = Float64Array.from(p, (logprob, index) => logprob - (sampler[index] ?? 0));
     const mean = average?.(logRatios, inputs);
     const old = mean === undefined ? sampler : Float64Array.from(p, (logprob) => logprob - mean);
-    const settings = { ...lossDefaults, low, high, droBeta: beta, logRatioLimit: Number.POSITIVE_INFINITY };
-    const values = loss({ logprobs: p, old, advantages }, settings);
+    const settings = { ...lossDefaults, low, high, dro_beta: beta, logRatioLimit: Number.POSITIVE_INFINITY };
+    const values = loss.evaluate({ logprobs: p, old, advantages }, settings);
     slopes.set(values.slopes);
     return values.losses.reduce((sum, value) => sum + value, 0);
   };
 
 const policyInputs = ["logprobs", "advantages"] as const;
-const closeToOne = { clip_low_threshold: 0.8, clip_high_threshold: 1.2 } as const;
-
-const tinkerLosses: Readonly<Record<string, TinkerLoss>> = {
+/** Hone's losses that differ here from their definitions. */
+const others: Readonly<Record<string, Omit<TinkerLoss, "config">>> = {
   /** `-w p` */
   cross_entropy: {
     inputs: ["weights"],
     defaults: { weights: 1 },
-    config: {},
     severalTargets: true,
     datum(p, { weights = none }, _config, slopes) {
       let sum = 0;
@@ -76,32 +72,26 @@ const tinkerLosses: Readonly<Record<string, TinkerLoss>> = {
       return sum;
     },
   },
-  /** `-r A` */
-  importance_sampling: { inputs: policyInputs, config: {}, datum: ownLoss(importanceSampling) },
-  /** `-min(r A, clip(r) A)` */
-  ppo: { inputs: policyInputs, config: closeToOne, datum: ownLoss(ppo) },
-  /** `-sg(clip(r)) p A` */
-  cispo: {
-    inputs: policyInputs,
-    config: { clip_low_threshold: 0, clip_high_threshold: 4 },
-    datum: ownLoss(cispo),
-  },
-  /** `-(p A - beta/2 (p - q)^2)` */
-  dro: { inputs: policyInputs, config: { beta: null }, datum: ownLoss(dro) },
   /**
    * PPO with one ratio per sequence, `exp(mean of p - q where the mask is not 0)`. The gradient of each token is that of a
    * ratio of its own (GSPO-token, arXiv 2507.18071).
    */
   gspo: {
     inputs: [...policyInputs, "sequence_ratio_mask"],
-    config: closeToOne,
-    datum: ownLoss(ppo, (logRatios, { sequence_ratio_mask: mask = none }) => {
+    datum: ownLoss(policyLosses.ppo, (logRatios, { sequence_ratio_mask: mask = none }) => {
       const counted = logRatios.filter((_, index) => mask[index] !== 0);
       if (counted.length === 0) throw new UserError("gspo: sequence_ratio_mask is 0 everywhere, so there is no ratio");
       return counted.reduce((sum, logRatio) => sum + logRatio, 0) / counted.length;
     }),
   },
 };
+
+const tinkerLosses: Readonly<Record<string, TinkerLoss>> = Object.fromEntries(
+  namedLosses.flatMap(([name, loss]) => {
+    if (loss.served === undefined) return [];
+    return [[name, { inputs: policyInputs, datum: ownLoss(loss), ...own(others, name), config: loss.served }]];
+  }),
+);
 
 const notOffered: Readonly<Record<string, string>> = {
   stable_reinforce: "its formula is not published",

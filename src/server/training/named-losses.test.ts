@@ -15,7 +15,6 @@ const root = temporaryFolder("named");
 
 const base: PolicyLossOptions = {
   ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: 0.28, aggMode: null, lossScale: 12 },
-  ...{ klBeta: 0, klEstimator: "k3" },
 };
 
 /** Replies with old log-probabilities at some distance, so that some tokens are clipped. */
@@ -91,7 +90,7 @@ describe.each([
       const options = { ...base, lossFn, aggMode };
       const named = await stepBy((own) => policyLoss(own, options), batch);
       const plainly = await stepBy(twoPasses(options), batch);
-      expect(named.hosted?.name).toBe(batch.old && lossFn !== "gpg" ? lossFn : "cross_entropy");
+      expect(named.hosted?.tinker?.name).toBe(batch.old && lossFn !== "gpg" ? lossFn : "cross_entropy");
       expect([named.paths, plainly.paths]).toEqual([
         [1, 0],
         [0, 1],
@@ -109,8 +108,8 @@ describe.each([
   );
 
   test.each([
-    ["a KL term", { klBeta: 0.1 }],
-    ["dual clip", { dualClip: 3 }],
+    ["a KL term", { kl: { weight: 0.1, estimator: "k3" as const } }],
+    ["dual clip", { constants: { clip_ratio_c: 3 } }],
     ["a loss that the service does not support", { lossFn: "sapo" as const }],
     ["dro with weights of its own for each sequence", { lossFn: "dro" as const, aggMode: modes[2] }],
   ])("%s takes two passes", async (_name, more) => {
@@ -123,7 +122,7 @@ describe.each([
   test("dro by name requires a service that excludes the prompt from the loss", async () => {
     const loss = (own: TrainingBatch) => policyLoss(own, { ...base, lossFn: "dro" });
     const { paths, hosted } = await stepBy(loss, { old: true, weights: false });
-    expect(hosted?.name).toBe("dro");
+    expect(hosted?.tinker?.name).toBe("dro");
     expect(paths).toEqual(plain ? [0, 1] : [1, 0]);
   });
 });

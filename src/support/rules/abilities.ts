@@ -3,17 +3,17 @@ import { modelReadsImages } from "../../backends/registry/model-facts.ts";
 import type { Rule } from "../../backends/rule.ts";
 import { changesDistribution } from "../../backends/sampling-params.ts";
 import type { Config } from "../../config/schema.ts";
-import { estimatorsIn, needOf, ownLosses } from "./algorithms.ts";
+import { estimatorsIn, estimatorsThatNeed, needOf, ownLosses } from "./algorithms.ts";
 import { ability, below, under, withOlderNames } from "./make-rules.ts";
 
 const algorithm = "rllm.algorithm";
 const correction = `${algorithm}.rollout_correction`;
-const critic = "a critic (gae)";
+const critic = `a critic (${estimatorsThatNeed("values")})`;
 
 /** The outputs that estimators need in addition to log-probabilities. */
 const estimatorOutputs = [
   ["values", critic],
-  ["concentration", "the sums of squared probabilities (optimal_token_baseline)"],
+  ["concentration", `the sums of squared probabilities (${estimatorsThatNeed("concentration")})`],
 ] as const;
 
 /** Whether the sampler reports the model's own log-probabilities only because sampling does not change the distribution. */

@@ -1,9 +1,21 @@
 /** Settings that have no effect unless other settings, the machine or the script allow it. */
+import type { PolicyLossDefinition } from "../../algorithms/losses/definition.ts";
+import { namedLosses, type PolicyLossName } from "../../algorithms/losses/policy-losses.ts";
 import { isRemote } from "../../backends/registry/open-engine.ts";
 import { alternates, isOnGpu, startsServer } from "../../backends/registry/own-server.ts";
 import type { Rule } from "../../backends/rule.ts";
 import type { Config } from "../../config/schema.ts";
-import { builtInEstimator, hasCritic, hasEstimator, hasLoss, ownLosses } from "./algorithms.ts";
+import {
+  builtInEstimator,
+  clippingLosses,
+  clips,
+  estimatorsThatNeed,
+  hasCritic,
+  hasEstimator,
+  hasLoss,
+  ownLosses,
+  stdEstimators,
+} from "./algorithms.ts";
 import { isPerStep } from "./contradictions.ts";
 import { below, needs, needsValue, under, withOlderNames } from "./make-rules.ts";
 
@@ -11,19 +23,11 @@ const algorithm = "rllm.algorithm";
 const correction = `${algorithm}.rollout_correction`;
 const workflow = "rllm.workflow";
 
-/** The constants of single losses. */
-const lossConstants: Readonly<Record<string, readonly string[]>> = {
-  gspo: ["gspo_gradient"],
-  cispo: ["cispo_low", "cispo_high"],
-  dro: ["dro_beta"],
-  sapo: ["tau_pos", "tau_neg"],
-  clip_cov: ["clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"],
-  kl_cov: ["kl_cov_ratio", "ppo_kl_coef"],
-  cpgd: ["cpgd_drift_coef"],
-};
-const clippingLosses = ["ppo", "cispo", "gspo", "gmpo", "clip_cov", "cpgd"];
+/** The keys of a loss's constants. ppo's are those of the documents. */
+const keysOf = (name: PolicyLossName, constants: readonly string[]) =>
+  under(name === "ppo" ? algorithm : `${algorithm}.policy_loss`, ...constants);
 
-const critic = "an estimator with a critic (rllm.algorithm.adv_estimator=gae)";
+const critic = `an estimator with a critic (rllm.algorithm.adv_estimator=${estimatorsThatNeed("values")})`;
 const startsScoringServers = ({ rllm: { reward } }: Config) =>
   reward.model !== null && reward.use_engine && reward.engine_url.length === 0;
 const hasKl = ({ rllm }: Config) => (rllm.algorithm.kl_beta ?? 0) > 0;
@@ -86,24 +90,19 @@ export const conditions: readonly Rule[] = [
     ({ rllm: { algorithm } }) =>
       !algorithm.use_precomputed_advantage || Object.values(algorithm.estimator_map).some(Array.isArray),
   ),
-  needs("the estimator grpo or group_norm", [`${algorithm}.norm_adv_by_std_in_grpo`], (config) =>
-    hasEstimator(config, (name) => ["grpo", "group_norm"].includes(name) || builtInEstimator(name) === undefined),
+  needs(`the estimator ${stdEstimators}`, [`${algorithm}.norm_adv_by_std_in_grpo`], (config) =>
+    hasEstimator(config, (name) => readsStd(name)),
   ),
 
-  ...Object.entries(lossConstants).map(([loss, names]) =>
-    needsLoss(`the loss ${loss}`, under(`${algorithm}.policy_loss`, ...names), [loss]),
+  ...namedLosses.map(([name, loss]) =>
+    needsLoss(`the loss ${name}`, keysOf(name, Object.keys(loss.constants)), (one) => one === loss),
   ),
-  needsLoss(
-    `a loss that clips ratios (${clippingLosses.join(", ")})`,
-    under(algorithm, "eps_clip", "eps_clip_high"),
-    clippingLosses,
-  ),
-  needsLoss("the loss ppo", [`${algorithm}.clip_ratio_c`], ["ppo"]),
+  needsLoss(`a loss that clips ratios (${clippingLosses})`, under(algorithm, "eps_clip", "eps_clip_high"), clips),
   needs(
     several,
     [
-      ...under(algorithm, "eps_clip", "eps_clip_high", "clip_ratio_c"),
-      ...under(`${algorithm}.policy_loss`, "dro_beta", "ppo_kl_coef", "cpgd_drift_coef"),
+      ...under(algorithm, "eps_clip", "eps_clip_high"),
+      ...namedLosses.flatMap(([name, { ratioConstants = [] }]) => keysOf(name, ratioConstants)),
     ],
     hasRatios,
   ),
@@ -175,7 +174,7 @@ export const conditions: readonly Rule[] = [
       ...withOlderNames(["rllm.data.val_batch_size", ...below("rllm.rollout.val")]),
       ...["rllm.rollout.n_val", "validation.group_size"],
     ],
-    (_, script) => script?.hasValidation,
+    (_, script) => script && script.validation !== undefined,
   ),
   needs(processes, ["local.sharding"], isSharded),
   needs(processes, under("local", "offload_optimizer", "offload_parameters"), isSharded),
@@ -224,9 +223,15 @@ export const conditions: readonly Rule[] = [
   unsupported(needs(localEngine, ["model.processor"], (config) => !isRemote(config))),
 ];
 
+/** Assumed of a user's own estimator. */
+function readsStd(name: string): boolean {
+  const known = builtInEstimator(name);
+  return known === undefined || known.readsStd === true;
+}
+
 /** A user's own loss may use any constant. */
-function needsLoss(requires: string, keys: readonly string[], losses: readonly string[]): Rule {
-  return needs(requires, keys, (config) => hasLoss(config, losses));
+function needsLoss(requires: string, keys: readonly string[], matches: (loss: PolicyLossDefinition) => boolean): Rule {
+  return needs(requires, keys, (config) => hasLoss(config, matches));
 }
 
 /** What this machine or engine cannot do. */

@@ -1,8 +1,11 @@
 /** Settings that contradict others, on every backend. */
-import { isRemote } from "../../backends/registry/open-engine.ts";
+import { rejectionBounds } from "../../algorithms/off-policy/rejection.ts";
+import { backendHolding } from "../../backends/registry/open-engine.ts";
 import type { Rule } from "../../backends/rule.ts";
 import type { Config } from "../../config/schema.ts";
-import { hasCoupledLoss, hasCritic } from "./algorithms.ts";
+import { tasksPerDraw } from "../../data/sampler.ts";
+import { nearest } from "../../nearest.ts";
+import { coupledLosses, estimatorsThatNeed, hasCoupledLoss, hasCritic } from "./algorithms.ts";
 import { contradicts, under } from "./make-rules.ts";
 
 const algorithm = "rllm.algorithm";
@@ -17,6 +20,27 @@ export const isPerStep = ({ rllm: { stepwise_advantage: stepwise } }: Config) =>
 /** Whether each step has an advantage of its own. */
 const hasStepAdvantages = (config: Config) => isPerStep(config) || config.rllm.algorithm.use_precomputed_advantage;
 const whole = `one advantage for each trajectory: neither ${algorithm}.use_precomputed_advantage nor ${stepwise}.mode=per_step`;
+
+/** The checkpoint's holder, if the run resumes from a path. */
+const holderOf = ({ training: { resume_mode: mode, resume_from_path: path } }: Config) =>
+  mode === "path" && path !== null ? backendHolding(path) : undefined;
+
+/** Metrics that can select the best checkpoint. */
+function metricsOf({ rllm }: Config, validation: string): string[] {
+  const solved = [...new Set([1, rllm.rollout.n_val])].map((count) => `val/${validation}/pass@${count}`);
+  return ["val/reward", `val/${validation}/reward`, ...solved];
+}
+
+/** Episodes are held in memory with their tokens; more than this is a typing mistake. */
+const mostTokensPerStep = 2e9;
+
+function tokensPerStep(config: Config): number {
+  const { n, n_val } = config.rllm.rollout;
+  return Math.max(tasksPerDraw(config) * n, n_val) * config.data.max_response_length;
+}
+
+const batchKey = ({ rllm }: Config) =>
+  rllm.async_training.enable ? `${asynchronous}.mini_batch_size` : "data.train_batch_size";
 
 export const contradictions: readonly Rule[] = [
   contradicts(
@@ -48,7 +72,7 @@ export const contradictions: readonly Rule[] = [
       },
       "remove one of the two",
     ),
-    when: "with gae",
+    when: `with ${estimatorsThatNeed("values")}`,
   },
   contradicts(
     [`${correction}.tis_mode`],
@@ -73,7 +97,7 @@ export const contradictions: readonly Rule[] = [
       },
       "set it to null",
     ),
-    when: "with clip_cov and kl_cov",
+    when: `with ${coupledLosses}`,
   },
   contradicts(
     under("rllm.rejection_sample", "enable", "mode"),
@@ -105,12 +129,12 @@ export const contradictions: readonly Rule[] = [
       },
       "model.train_mlp=true, or an estimator without a critic, e.g. rllm.algorithm.adv_estimator=rloo",
     ),
-    when: "with gae",
+    when: `with ${estimatorsThatNeed("values")}`,
   },
   contradicts(
     ["training.keep_best", "rllm.trainer.val_only"],
     "a validation dataset in the script",
-    (_, script) => script?.hasValidation,
+    (_, script) => script && script.validation !== undefined,
     "give the experiment a `validation` dataset",
   ),
   contradicts(
@@ -122,11 +146,75 @@ export const contradictions: readonly Rule[] = [
   contradicts(
     ["local.processes"],
     "local.device=auto, cuda or cpu",
-    (config) => isRemote(config) || ["auto", "cuda", "cpu"].includes(config.local.device),
+    ({ local }) => local.processes === 1 || ["auto", "cuda", "cpu"].includes(local.device),
   ),
   contradicts(
     ["local.sequence_parallel"],
     "local.processes to be a multiple of it",
-    (config) => isRemote(config) || config.local.processes % config.local.sequence_parallel === 0,
+    ({ local }) => local.processes % local.sequence_parallel === 0,
   ),
+
+  contradicts(
+    [`${correction}.rs_mode`],
+    `one threshold for each rule in ${correction}.rs_threshold: a positive number; k1 also takes "low_high"`,
+    ({ rllm }) => {
+      const { rs_mode: names, rs_threshold: thresholds } = rllm.algorithm.rollout_correction;
+      return (names ?? []).every((name, index) => rejectionBounds(name, thresholds?.[index]) !== undefined);
+    },
+  ),
+  {
+    outcome: "invalid",
+    keys: ["training.best_metric"],
+    isMet: ({ config, script }) =>
+      script?.validation === undefined || metricsOf(config, script.validation).includes(config.training.best_metric),
+    because({ config, script }, value) {
+      const { validation = "" } = script ?? {};
+      const names = metricsOf(config, validation);
+      const near = nearest(String(value), names, 1);
+      const help = near.length > 0 ? `did you mean ${near.join()}?` : `the metrics are ${names.join(", ")}`;
+      return `it is not a metric of the validation dataset ${validation}; ${help}`;
+    },
+  },
+  // Of a run; other commands load a model without a script.
+  ...[false, true].map(
+    (isAsync): Rule => ({
+      outcome: "invalid",
+      keys: [isAsync ? `${asynchronous}.mini_batch_size` : "data.train_batch_size"],
+      isMet: ({ config, script }) =>
+        script === undefined ||
+        config.rllm.trainer.val_only ||
+        config.rllm.async_training.enable !== isAsync ||
+        tasksPerDraw(config) <= script.tasks,
+      because: ({ config, script }) =>
+        `a draw takes ${tasksPerDraw(config)} tasks, but the dataset has only ${script?.tasks}; set ${script?.tasks} or less, or add tasks`,
+      atDefault: true,
+    }),
+  ),
+  {
+    outcome: "invalid",
+    keys: ["data.max_response_length"],
+    isMet: ({ config }) => tokensPerStep(config) <= mostTokensPerStep,
+    because: ({ config }) =>
+      `a step would hold up to ${tokensPerStep(config).toPrecision(3)} sampled tokens in memory; the limit is ${mostTokensPerStep}. Lower it, ${batchKey(config)} (${tasksPerDraw(config)} tasks per draw) or rllm.rollout.n (${config.rllm.rollout.n})`,
+    atDefault: true,
+  },
+  {
+    outcome: "invalid",
+    keys: ["training.resume_mode"],
+    isMet: ({ config: { training, rllm }, script }) =>
+      script === undefined ||
+      rllm.trainer.val_only ||
+      training.resume_mode !== "path" ||
+      training.resume_from_path !== null,
+    because: () => "it requires training.resume_from_path",
+    hint: "training.resume_from_path=runs/latest/checkpoints/step-000010",
+    atDefault: true,
+  },
+  {
+    outcome: "invalid",
+    keys: ["training.resume_from_path"],
+    isMet: ({ config, script }) => script === undefined || [undefined, config.rllm.backend].includes(holderOf(config)),
+    because: ({ config }) => `it is stored by a service of the ${holderOf(config)} backend`,
+    hint: "train with that backend, or name a checkpoint's folder",
+  },
 ];

@@ -1,12 +1,13 @@
-/** All rules about settings that no single value shows. The first unmet rule of a key is the reason that is given. */
+/** All rules about settings. The first unmet rule of a key is the reason that is given. */
 import { backendRules } from "../../backends/registry/open-engine.ts";
 import type { Rule } from "../../backends/rule.ts";
 import type { Config } from "../../config/schema.ts";
 import { abilities } from "./abilities.ts";
 import { conditions } from "./conditions.ts";
 import { contradictions } from "./contradictions.ts";
+import { metadataRules } from "./metadata.ts";
 
 /** Rules that hold on every backend. */
-export const sharedRules: readonly Rule[] = [...abilities, ...contradictions, ...conditions];
+export const sharedRules: readonly Rule[] = [...metadataRules, ...abilities, ...contradictions, ...conditions];
 
 export const rulesOf = (config: Config): readonly Rule[] => [...backendRules(config), ...sharedRules];

@@ -13,22 +13,12 @@ import { findCheckpoint } from "./open-checkpoint.ts";
 /** `service`: a checkpoint that a service of the backend holds, which counts no steps. */
 export type ResumeOptions = { mode: "off" } | { mode: "auto" } | { mode: "path" | "service"; path: string };
 
-/** @throws UserError if the path is missing, or the backend cannot read it */
-export function resumeOptions({ training, rllm }: Config): ResumeOptions {
+export function resumeOptions({ training }: Config): ResumeOptions {
   const { resume_mode: mode, resume_from_path: path } = training;
   if (mode !== "path") return { mode };
-  if (path === null) {
-    if (rllm.trainer.val_only) return { mode: "off" };
-    throw new UserError("training.resume_mode=path needs training.resume_from_path", {
-      hint: "training.resume_from_path=runs/latest/checkpoints/step-000010",
-    });
-  }
-  const holder = backendHolding(path);
-  if (holder === undefined) return { mode, path };
-  if (holder === rllm.backend) return { mode: "service", path };
-  throw new UserError(`training.resume_from_path=${path} is stored by a service of the ${holder} backend`, {
-    hint: `train with rllm/backend=${holder}, or name a checkpoint's folder`,
-  });
+  // Only a run that measures has no path.
+  if (path === null) return { mode: "off" };
+  return { mode: backendHolding(path) === undefined ? "path" : "service", path };
 }
 
 /**

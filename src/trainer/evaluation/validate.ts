@@ -1,8 +1,5 @@
 /** Measures the published policy on the validation tasks. */
-import type { Config } from "../../config/schema.ts";
 import type { Dataset } from "../../data/types.ts";
-import { UserError } from "../../errors.ts";
-import { nearest } from "../../nearest.ts";
 import { mean } from "../../statistics.ts";
 import type { RunEvent } from "../../tracking/events.ts";
 import type { Episode } from "../../trajectories/types.ts";
@@ -85,24 +82,6 @@ export function validationMetrics(episodes: readonly Episode[], source: string, 
     ...(n > 1 ? { [`val/${source}/pass@${n}`]: mean([...tasks.values()]) } : {}),
     ...counts,
   };
-}
-
-/**
- * The metric that finds the best checkpoint.
- *
- * @param source the name of the validation dataset; undefined: nothing is validated
- * @throws UserError if it is not a metric of the validation: no checkpoint would ever count as the best
- */
-export function bestMetricOf({ training, rllm }: Config, source: string | undefined): string {
-  const { best_metric: name } = training;
-  const { n_val: n } = rllm.rollout;
-  const solved = [...new Set([1, n])].map((count) => `val/${source}/pass@${count}`);
-  const names = ["val/reward", `val/${source}/reward`, ...solved];
-  if (source === undefined || names.includes(name)) return name;
-  const near = nearest(name, names, 1);
-  throw new UserError(`training.best_metric=${name} is not a metric of the validation dataset ${source}`, {
-    hint: near.length > 0 ? `did you mean ${near.join()}?` : `the metrics are ${names.join(", ")}`,
-  });
 }
 
 /** The reward of an episode, null if it is unknown, and whether its task counts as solved. */

@@ -73,11 +73,11 @@ it.each([
     ["rllm/backend=tinker", "model.lora_rank=32", "rllm.algorithm.adv_estimator=gae"],
     /requires a critic/,
   ],
-  ["by the recipe", ["rllm.algorithm.estimator_map.solver=gropo"], /estimator gropo does not exist/],
+  ["by the name of a role's estimator", ["rllm.algorithm.estimator_map.solver=gropo"], /gropo is neither built in/],
   [
-    "by the recipe, beside a setting that it ignores",
+    "beside a setting that it ignores",
     ["rllm.on_unsupported=warn", "rllm.remote_runtime.enabled=true", "rllm.algorithm.estimator_map.solver=gropo"],
-    /estimator gropo does not exist/,
+    /gropo is neither built in/,
   ],
 ])("a dry run says once what a run refuses %s, and prints the configuration", async (_, overrides, reason) => {
   const written: Record<"stdout" | "stderr", string[]> = { stdout: [], stderr: [] };

@@ -47,7 +47,7 @@ export function creditOptions(config: Config, custom: CustomEstimators): CreditO
   };
 }
 
-/** Whether an estimator of some role needs this. @throws UserError if an estimator is unknown */
+/** Whether an estimator of some role needs this. */
 export function needsEstimate(config: Config, custom: CustomEstimators, need: EstimatorSpec["needs"]): boolean {
   const { estimator, byRole = {} } = advantageOptions(config, custom);
   return [estimator, ...Object.values(byRole)].some((name) => estimatorNamed(name, custom).needs === need);

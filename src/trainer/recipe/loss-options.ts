@@ -1,69 +1,41 @@
 /** The configuration's keys as the options of the policy loss, of its KL term and of off-policy correction. */
 import { splitEstimatorMap } from "../../algorithms/advantages/estimate-advantages.ts";
-import type { KlControllerOptions } from "../../algorithms/kl/kl-controller.ts";
-import { lossAliases, type PolicyLossName, policyLosses } from "../../algorithms/losses/policy-losses.ts";
+import type { KlOptions } from "../../algorithms/kl/kl-controller.ts";
+import { epsClip, lossByName, type PolicyLossName } from "../../algorithms/losses/policy-losses.ts";
 import { rejectionRules } from "../../algorithms/off-policy/rejection.ts";
 import type { CustomLoss } from "../../algorithms/policy-loss/custom-loss.ts";
-import type { PolicyLossOptions } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Config } from "../../config/schema.ts";
-import { UserError } from "../../errors.ts";
-import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
 import type { CorrectionOptions } from "../update/prepare-batch.ts";
+import type { UpdateOptions } from "../update/update-policy.ts";
 
 export type CustomLosses = Readonly<Record<string, CustomLoss>>;
 
-/**
- * @param custom the experiment's own losses
- * @throws UserError if a loss is unknown
- */
-export function policyLossOptions({ rllm: { algorithm }, data }: Config, custom: CustomLosses = {}): PolicyLossOptions {
+/** @param custom the experiment's own losses */
+export function policyLossOptions(
+  { rllm: { algorithm }, data }: Config,
+  custom: CustomLosses = {},
+): UpdateOptions["loss"] {
   const { lossByRole } = splitEstimatorMap(algorithm.estimator_map);
   const byRole = Object.entries({ ...lossByRole, ...algorithm.loss_fn_map });
-  const special = algorithm.policy_loss;
   return {
     lossFn: lossNamed(algorithm.loss_fn ?? "ppo", custom),
     lossFnByRole: Object.fromEntries(byRole.map(([role, name]) => [role, lossNamed(name, custom)])),
-    epsClip: algorithm.eps_clip ?? 0.2,
+    epsClip: algorithm.eps_clip ?? epsClip,
     epsClipHigh: algorithm.eps_clip_high,
-    dualClip: algorithm.clip_ratio_c,
     aggMode: algorithm.loss_agg_mode,
     lossScale: algorithm.loss_scale_factor ?? data.max_response_length,
-    klBeta: algorithm.use_kl_in_reward ? 0 : (algorithm.kl_beta ?? 0),
-    klEstimator: algorithm.kl_estimator,
     entropyCoeff: algorithm.entropy_coeff,
     // 0 and 1 both train all tokens.
     highEntropyRatio: algorithm.high_entropy_token_ratio || 1,
-    gspoGradient: special.gspo_gradient,
-    cispoLow: special.cispo_low,
-    cispoHigh: special.cispo_high,
-    constants: {
-      droBeta: special.dro_beta,
-      tauPositive: special.tau_pos,
-      tauNegative: special.tau_neg,
-      cpgdDrift: special.cpgd_drift_coef,
-      clipCovRatio: special.clip_cov_ratio,
-      clipCovLow: special.clip_cov_lb,
-      clipCovHigh: special.clip_cov_ub,
-      klCovRatio: special.kl_cov_ratio,
-      klCovCoef: special.ppo_kl_coef,
-    },
+    constants: { ...algorithm.policy_loss, clip_ratio_c: algorithm.clip_ratio_c },
   };
 }
 
-function lossNamed(name: string, custom: CustomLosses): PolicyLossName | CustomLoss {
-  const loss = own(custom, name);
-  if (loss !== undefined) return loss;
-  const known = own(lossAliases, name) ?? name;
-  if (Object.hasOwn(policyLosses, known)) return known as PolicyLossName;
-  const names = [...Object.keys(policyLosses), ...Object.keys(lossAliases), ...Object.keys(custom)];
-  const near = nearest(name, names, 2);
-  throw new UserError(`the policy loss "${name}" does not exist`, {
-    hint: near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `The losses are ${names.join(", ")}.`,
-  });
-}
+/** The rules about settings have refused names that do not exist. */
+const lossNamed = (name: string, custom: CustomLosses): PolicyLossName | CustomLoss =>
+  own(custom, name) ?? lossByName(name)!;
 
-/** @throws UserError if a rule does not exist */
 export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOptions {
   const { tis_mode, tis_cap, tis_normalize, rs_mode, rs_threshold } = algorithm.rollout_correction;
   return {
@@ -72,7 +44,8 @@ export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOp
   };
 }
 
-export function klControllerOptions({ rllm: { algorithm } }: Config): KlControllerOptions {
-  const { kl_beta, kl_target: target, kl_horizon: horizon } = algorithm;
-  return { initial: kl_beta ?? 0, target, horizon };
+export function klOptions({ rllm: { algorithm } }: Config): KlOptions | undefined {
+  const { kl_beta: weight, kl_estimator: estimator, kl_target: target, kl_horizon: horizon } = algorithm;
+  if (weight === null || weight === 0) return undefined;
+  return { weight, estimator, target, horizon, in: algorithm.use_kl_in_reward ? "reward" : "loss" };
 }

@@ -1,8 +1,8 @@
 /** When to validate and save: a pure function of the configuration and the datasets' sizes. Steps count from 1. */
+
 import { isRemote } from "../../backends/registry/open-engine.ts";
 import type { Config } from "../../config/schema.ts";
-import { stepsPerEpoch, totalSteps } from "../../data/sampler.ts";
-import { UserError } from "../../errors.ts";
+import { stepsPerEpoch, tasksPerDraw, totalSteps } from "../../data/sampler.ts";
 import { formatCount } from "../../tracking/numbers.ts";
 import type { Experiment } from "../experiment.ts";
 import { asyncOptions } from "./async-options.ts";
@@ -18,17 +18,6 @@ export interface Plan {
   saveAfter(step: number): boolean;
   /** One line with the size of a step: tasks, rollouts, sequences. */
   arithmetic: string;
-}
-
-/** Tasks that a training step trains on. */
-export function tasksPerStep({ rllm: { async_training }, data }: Config): number {
-  return async_training.enable ? async_training.mini_batch_size : data.train_batch_size;
-}
-
-/** Tasks of one draw. */
-export function tasksPerDraw(config: Config): number {
-  const { enable, multiplier } = config.rllm.rejection_sample;
-  return Math.floor(tasksPerStep(config) * (enable ? multiplier : 1));
 }
 
 /** @throws UserError if a dataset is too small */
@@ -93,18 +82,3 @@ function measureArithmetic({ rllm }: Config, tasks: number): string {
 
 const batchKey = ({ rllm }: Config) =>
   rllm.async_training.enable ? "rllm.async_training.mini_batch_size" : "data.train_batch_size";
-
-/** Episodes are held in memory with their tokens; more than this is a typing mistake. */
-const mostTokensPerStep = 2e9;
-
-/** @throws UserError if a step would hold more tokens than fit into memory */
-export function requireFeasible(config: Config): void {
-  const { n, n_val } = config.rllm.rollout;
-  const rollouts = Math.max(tasksPerDraw(config) * n, n_val);
-  const tokens = rollouts * config.data.max_response_length;
-  if (tokens <= mostTokensPerStep) return;
-  throw new UserError(
-    `a step would hold up to ${tokens.toPrecision(3)} sampled tokens in memory: ${rollouts} rollouts of ${config.data.max_response_length} tokens; the limit is ${mostTokensPerStep}`,
-    { hint: `lower ${batchKey(config)}, rllm.rollout.n (now ${n}) or data.max_response_length` },
-  );
-}

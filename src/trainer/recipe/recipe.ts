@@ -5,22 +5,21 @@ import type { Capabilities, PolicySpec } from "../../backends/engine.ts";
 import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
+import { tasksPerDraw, tasksPerStep } from "../../data/sampler.ts";
 import { parseOnAgentError, type RunRolloutsOptions } from "../../rollout/run-rollouts.ts";
 import { maskedReasons } from "../../trajectories/group-trajectories.ts";
 import { resumeOptions } from "../checkpoints/restore.ts";
-import { bestMetricOf } from "../evaluation/validate.ts";
 import type { Experiment } from "../experiment.ts";
 import type { GatheringOptions } from "../rollouts/group-episodes.ts";
 import type { Attempts, RolloutOptions } from "../rollouts/rollouts.ts";
 import { asyncOptions, asyncWarnings } from "./async-options.ts";
 import { creditOptions, needsEstimate } from "./credit-options.ts";
-import { planOf, tasksPerDraw, tasksPerStep } from "./plan.ts";
+import { planOf } from "./plan.ts";
 import { rewardModelOptions } from "./reward-model-options.ts";
 import { criticSpec, referenceSpec, updateOptions } from "./update-options.ts";
 
 export type Recipe = ReturnType<typeof compileRecipe>;
 
-/** @throws UserError if a name is unknown, a dataset is too small, or the text of a setting cannot be read */
 export function compileRecipe(
   composed: Pick<ComposedConfig, "config" | "origins">,
   capabilities: Capabilities,
@@ -31,7 +30,7 @@ export function compileRecipe(
   const { rllm, data, training } = config;
   const plan = planOf(experiment, config);
   const update = updateOptions(config, experiment, capabilities, plan.totalSteps);
-  const compares = needsReference(update.loss) || (rllm.algorithm.use_kl_in_reward && update.klController.initial > 0);
+  const compares = needsReference(update.loss) || update.kl !== undefined;
   const judges = needsEstimate(config, estimators, "values") && !rllm.trainer.val_only;
   const attempts = attemptsOf("train", rllm.rollout.n, rllm.rollout.train);
   return {
@@ -72,7 +71,7 @@ export function compileRecipe(
       attempts: attemptsOf("validate", rllm.rollout.n_val, rllm.rollout.val),
     },
     checkpoints: {
-      bestMetric: bestMetricOf(config, experiment.validation?.name),
+      bestMetric: training.best_metric,
       keepBest: training.keep_best,
       retention: { maxNumber: training.max_ckpt_num, maxBytes: training.max_ckpt_mem * 1e9 },
     },

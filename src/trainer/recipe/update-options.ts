@@ -6,9 +6,8 @@ import type { Experiment } from "../experiment.ts";
 import type { AdamOptions } from "../update/passes.ts";
 import type { UpdateOptions } from "../update/update-policy.ts";
 import { advantageOptions } from "./credit-options.ts";
-import { correctionOptions, klControllerOptions, policyLossOptions } from "./loss-options.ts";
+import { correctionOptions, klOptions, policyLossOptions } from "./loss-options.ts";
 
-/** @throws UserError if a loss is unknown */
 export function updateOptions(
   config: Config,
   { estimators, losses }: Pick<Experiment<unknown>, "estimators" | "losses">,
@@ -19,12 +18,11 @@ export function updateOptions(
   const { algorithm, critic, trainer } = config.rllm;
   return {
     loss: policyLossOptions(config, losses),
-    klController: klControllerOptions(config),
+    kl: klOptions(config),
     prepare: {
       engine,
       advantages: advantageOptions(config, estimators),
       lambda: algorithm.lam,
-      klInReward: algorithm.use_kl_in_reward ? algorithm.kl_estimator : undefined,
       correction: correctionOptions(config),
       bypass: algorithm.rollout_correction.bypass_mode === true,
       severalSteps: training.num_minibatches * training.ppo_epochs > 1,

@@ -236,7 +236,7 @@ describe("credit", () => {
     [
       "an unknown estimator for a role",
       { algorithm: { estimator_map: { agent: "gropo" } } },
-      /the advantage estimator gropo does not exist/,
+      /the name gropo is neither built in nor registered; did you mean grpo/,
     ],
   ])("refuses %s before the first step", async (_, rllm, message) => {
     const refused = run(toy({ rllm: rllm! }));

@@ -89,7 +89,11 @@ describe("options on top of an algorithm", () => {
 
   it.each<[string, string[], RegExp]>([
     ["an unknown loss", algorithm("loss_fn=pppo"), /neither built in nor registered.*ppo/],
-    ["an unknown loss of a role", algorithm("loss_fn_map={main: gsppo}"), /the policy loss "gsppo" does not exist/],
+    [
+      "an unknown loss of a role",
+      algorithm("loss_fn_map={main: gsppo}"),
+      /the name gsppo is neither built in nor registered; did you mean ppo or gspo/,
+    ],
     [
       "weights that could only be 1",
       algorithm("rollout_correction.tis_mode=token", "rollout_correction.bypass_mode=true"),

@@ -7,7 +7,7 @@ import {
   type TokenAdvantageOptions,
 } from "../../algorithms/advantages/token-advantages.ts";
 import { optimalTokenBaseline } from "../../algorithms/estimators/optimal-token-baseline.ts";
-import type { KlEstimatorName } from "../../algorithms/kl/kl-estimators.ts";
+import type { KlTerm } from "../../algorithms/kl/kl-estimators.ts";
 import { klPenalty, penalizeAdvantages } from "../../algorithms/kl/kl-penalty.ts";
 import { type ImportanceOptions, importanceWeights } from "../../algorithms/off-policy/importance-weights.ts";
 import { type RejectionRule, rejectionMask } from "../../algorithms/off-policy/rejection.ts";
@@ -35,8 +35,6 @@ export interface PrepareOptions {
   advantages: TokenAdvantageOptions;
   /** Lambda of generalized advantage estimation. */
   lambda: number;
-  /** The estimator of the KL that is subtracted from the rewards; undefined if none is subtracted. */
-  klInReward: KlEstimatorName | undefined;
   correction: CorrectionOptions;
   /** Ratios start from the sampler's log-probabilities. */
   bypass: boolean;
@@ -58,22 +56,22 @@ export interface Prepared {
  * trainer's own, which cost nothing for the single optimizer step of a batch (the ratio is 1) and one more forward for
  * several steps or off-policy correction. The reference's: the base model's.
  *
- * @param klWeight of the penalty, with use_kl_in_reward
+ * @param penalty the KL that is subtracted from the rewards
  */
 export async function prepareBatch(
   { learner, reference, critic }: Pick<Models, "learner" | "reference" | "critic">,
   given: TrainingBatch,
   options: PrepareOptions,
   loss: PolicyLossOptions,
-  klWeight: number,
+  penalty: KlTerm | undefined,
 ): Promise<Prepared> {
-  const { advantages, bypass, correction, klInReward, severalSteps } = options;
+  const { advantages, bypass, correction, severalSteps } = options;
   const corrects = correction.weights !== undefined || correction.rules.length > 0;
   const metrics: Record<string, number> = {};
   let batch = given;
   if (given.processed) {
     if (corrects) throw correctsProcessed(options.engine);
-    const needed = (severalSteps && bypass) || klInReward !== undefined || readsSampler(loss);
+    const needed = (severalSteps && bypass) || penalty !== undefined || readsSampler(loss);
     if (needed) batch = await withModelsLogprobs(learner, given);
     metrics["rollout/recomputed_logprobs"] = needed ? batch.samplerLogprobs.length : 0;
   }
@@ -82,15 +80,14 @@ export async function prepareBatch(
 
   let kl: number | undefined;
   let penalties: Float32Array | undefined;
-  if (reference && klInReward !== undefined) {
+  if (reference && penalty) {
     const referenceLogprobs = await logprobsOf(reference, batch, allSequences(batch));
     const { samplerLogprobs, offsets } = batch;
-    const penalty = { weight: klWeight, estimator: klInReward };
     ({ penalties, kl } = klPenalty(samplerLogprobs, referenceLogprobs, offsets, penalty));
     const penalized = penalizeAdvantages(batch.advantages, penalties, offsets, { gamma: advantages.gamma });
     batch = { ...batch, advantages: penalized, referenceLogprobs };
     metrics["actor/reward_kl_penalty"] = kl;
-    metrics["actor/reward_kl_penalty_coeff"] = klWeight;
+    metrics["actor/reward_kl_penalty_coeff"] = penalty.weight;
   }
   if (critic) {
     const judged = await askCritic(critic, batch, rewards, penalties, options);

@@ -1,5 +1,5 @@
 /** Turns one batch into optimizer steps: minibatches, losses, and the critic's part. */
-import { type KlControllerOptions, nextKlWeight } from "../../algorithms/kl/kl-controller.ts";
+import { type KlOptions, nextKlWeight } from "../../algorithms/kl/kl-controller.ts";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import { lossPart, type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import { deriveSeed } from "../../random.ts";
@@ -13,9 +13,8 @@ import { type PrepareOptions, prepareBatch } from "./prepare-batch.ts";
 import { recordTokens, type TokenRecord } from "./token-record.ts";
 
 export interface UpdateOptions {
-  loss: PolicyLossOptions;
-  /** Controls the weight of the KL in the loss or in the rewards. */
-  klController: KlControllerOptions;
+  loss: Omit<PolicyLossOptions, "kl">;
+  kl: KlOptions | undefined;
   prepare: PrepareOptions;
   /** Passes over the batch. */
   passes: number;
@@ -58,9 +57,10 @@ export async function updatePolicy(
   { step, klWeight: knownWeight, shares = allAtOnce, onProgress }: UpdateContext,
 ): Promise<Update> {
   const { learner, critic } = models;
-  const klWeight = knownWeight ?? options.klController.initial;
-  const loss = { ...options.loss, klBeta: options.prepare.klInReward === undefined ? klWeight : 0 };
-  const { batch, ...prepared } = await prepareBatch(models, rawBatch, options.prepare, loss, klWeight);
+  const kl = options.kl && { ...options.kl, weight: knownWeight ?? options.kl.weight };
+  const loss = { ...options.loss, ...(kl?.in === "loss" ? { kl } : {}) };
+  const penalty = kl?.in === "reward" ? kl : undefined;
+  const { batch, ...prepared } = await prepareBatch(models, rawBatch, options.prepare, loss, penalty);
   const tokens = recordTokens(batch);
   const adam = adamAt(options.adam, step);
   const criticStep = {
@@ -101,8 +101,7 @@ export async function updatePolicy(
   }
 
   const merged = averageMetrics(addMetrics(steps.results.map(({ metrics }) => metrics)));
-  const kl = prepared.kl ?? merged["actor/kl_loss"];
-  const adapts = options.klController.target !== null && kl !== undefined;
+  const distance = prepared.kl ?? merged["actor/kl_loss"];
   const metrics: Record<string, number> = {
     "update/optimizer_steps": steps.results.length,
     "update/without_signal": withoutSignal,
@@ -111,7 +110,7 @@ export async function updatePolicy(
     ...(critic ? criticStepMetrics(criticSteps, criticStep.adam) : {}),
     "actor/lr": adam.learningRate,
   };
-  if (options.klController.initial > 0) metrics["actor/kl_coef"] = klWeight;
+  if (kl) metrics["actor/kl_coef"] = kl.weight;
   // Sampled tokens are drawn from the policy, so the mean of their negative log-probabilities estimates the entropy.
   if (batch.samplerLogprobs.length > 0 && !batch.processed) metrics["actor/entropy"] = -mean(batch.samplerLogprobs);
   if (steps.results.length > 0) {
@@ -122,7 +121,10 @@ export async function updatePolicy(
   return {
     failure,
     tokens,
-    klWeight: adapts ? nextKlWeight(klWeight, kl, batch.sequences.length, options.klController) : knownWeight,
+    klWeight:
+      kl && kl.target !== null && distance !== undefined
+        ? nextKlWeight(kl.weight, distance, batch.sequences.length, kl)
+        : knownWeight,
     metrics: { ...metrics, ...merged, ...mismatch },
   };
 }

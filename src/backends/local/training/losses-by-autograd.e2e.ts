@@ -1,9 +1,8 @@
 /** Compares every policy loss through the engine with the same loss by torch's autograd on a plain model. */
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
-import { markForClipCov, markForKlCov } from "../../../algorithms/losses/covariance.ts";
-import { policyLosses } from "../../../algorithms/losses/policy-losses.ts";
-import { lossDefaults } from "../../../algorithms/losses/sequence-loss.ts";
+import { clipCov, klCov } from "../../../algorithms/losses/covariance.ts";
+import { lossDefaults, policyLosses } from "../../../algorithms/losses/policy-losses.ts";
 import { type PolicyLossOptions, policyLoss } from "../../../algorithms/policy-loss/policy-loss.ts";
 import { makeTinyModel, runPython } from "../../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
@@ -35,10 +34,10 @@ afterAll(() => engine?.close());
 
 /** Steps so large that the weights they are added to do not round them. */
 const rate = 1e4;
-const covariance = { clipCovRatio: 0.2, clipCovLow: -5, klCovRatio: 0.3 };
+const covariance = { clip_cov_ratio: 0.2, clip_cov_lb: -5, kl_cov_ratio: 0.3 };
 const plain: PolicyLossOptions = {
-  ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: null, aggMode: null, klBeta: 0, klEstimator: "k3" },
-  constants: { ...covariance, cpgdDrift: 0.2 },
+  ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: null, aggMode: null },
+  constants: { ...covariance, cpgd_drift_coef: 0.2, clip_ratio_c: 1.5 },
 };
 
 interface Case {
@@ -49,16 +48,16 @@ interface Case {
 
 const cases: Case[] = [
   ...(Object.keys(policyLosses) as (keyof typeof policyLosses)[]).map((lossFn) => ({
-    options: { lossFn, dualClip: 1.5 },
+    options: { lossFn },
     plain: { loss: lossFn },
   })),
-  { options: { lossFn: "gspo", gspoGradient: "sequence" }, plain: { loss: "gspo_sequence" } },
+  { options: { lossFn: "gspo", constants: { gspo_gradient: "sequence" } }, plain: { loss: "gspo_sequence" } },
   ...(["k1", "k2", "k3", "abs"] as const).map((kl) => ({
-    options: { lossFn: "gpg" as const, klBeta: 0.3, klEstimator: kl, entropyCoeff: 0.1 },
+    options: { lossFn: "gpg" as const, kl: { weight: 0.3, estimator: kl }, entropyCoeff: 0.1 },
     plain: { loss: "gpg", kl, entropy: 0.1 },
   })),
   ...(["ppo", "gspo"] as const).map((lossFn) => ({
-    options: { lossFn, dualClip: 1.5, highEntropyRatio: 0.5 },
+    options: { lossFn, highEntropyRatio: 0.5 },
     plain: { loss: lossFn, high_entropy: 0.5 },
   })),
 ];
@@ -93,8 +92,8 @@ it("each loss, its gradient norm and its optimizer step equal autograd's", async
       old: Float64Array.from(oldLogprobs!),
     };
     const marks: Record<string, Uint8Array> = {
-      clip_cov: markForClipCov(tokens, { ...lossDefaults, ...covariance }),
-      kl_cov: markForKlCov(tokens, { ...lossDefaults, ...covariance }),
+      clip_cov: clipCov.mark!(tokens, { ...lossDefaults, ...covariance }),
+      kl_cov: klCov.mark!(tokens, { ...lossDefaults, ...covariance }),
     };
     const asked: object[] = [];
     const got: { loss: number; norm: number }[] = [];
