@@ -6,6 +6,7 @@ import { singleTurn } from "../../agents/single-turn.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
+import { nightly } from "../../nightly.fixture.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { mean } from "../../statistics.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
@@ -31,8 +32,8 @@ const every = (["zero1", "zero2", "zero3", "fsdp"] as const).flatMap((sharding) 
     .filter(([, { offloadParameters }]) => !offloadParameters || sharding === "fsdp" || sharding === "zero3")
     .map(([name, variant]) => ({ name: `${sharding}, ${name}`, more: { sharding, ...variant } })),
 );
-/** `HONE_SHARDINGS=all` checks all of these. The last one stays open for the other tests. */
-const shardings = process.env.HONE_SHARDINGS === "all" ? every : every.slice(-1);
+/** The last one stays open for the other tests. */
+const shardings = nightly ? every : every.slice(-1);
 
 const root = temporaryFolder("sharded");
 let options: Options;

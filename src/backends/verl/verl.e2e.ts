@@ -15,6 +15,7 @@ import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { generated } from "../../data/generated.ts";
+import { nightly } from "../../nightly.fixture.ts";
 import { installedPython } from "../../python/find.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { uniforms } from "../../random.ts";
@@ -341,10 +342,10 @@ async function metricsOf(name: string, of: LearningEngine, overrides: readonly s
   );
 }
 
-/** Set `HONE_EVERY_ALGORITHM=1` for all. */
-const few = ["estimator gae", "estimator optimal_token_baseline", "estimator rloo", "loss gspo", "loss clip_cov"];
+/** A critic, token concentrations, and a mark on tokens of the whole batch. */
+const few = ["estimator gae", "estimator optimal_token_baseline", "loss clip_cov"];
 const runs = [...named("estimator", estimatorRuns), ...named("loss", lossRuns)].filter(
-  ([name]) => process.env.HONE_EVERY_ALGORITHM || few.includes(name),
+  ([name]) => nightly || few.includes(name),
 );
 
 describe("the same samples give the metrics of the local engine", () => {
