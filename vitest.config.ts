@@ -32,6 +32,7 @@ export default defineConfig({
         test: {
           name: "e2e",
           include: ["{src,bench}/**/*.e2e.ts"],
+          globalSetup: "./scripts/maintain/shared-models.ts",
           testTimeout: 600_000,
           hookTimeout: 600_000,
           maxWorkers: 2,

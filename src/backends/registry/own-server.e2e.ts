@@ -12,7 +12,7 @@ import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
 import { png } from "../../images/pictures.fixture.ts";
-import { runPython } from "../../python/run-python.fixture.ts";
+import { makeTinyVisionModel } from "../../python/run-python.fixture.ts";
 import { visionOf } from "../../rollout/vision.ts";
 import { mean } from "../../statistics.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
@@ -45,7 +45,7 @@ let engine: Engine;
 let encode: (text: string) => ArrayLike<number>;
 
 beforeAll(async () => {
-  await runPython("make_tiny_vision_model.py", [root, "qwen2_vl", "32"]);
+  await makeTinyVisionModel(root, "qwen2_vl", 32);
   const hooks = { logFile: join(root, "worker.log") };
   local = await openLocalEngine(localEngineOptions(config(), hooks));
   server = await startOwnServer(config(), local, hooks);
