@@ -85,6 +85,7 @@ function chosenChecks(args) {
  * @returns {Promise<boolean>}
  */
 function passes([program = "", ...args], settings) {
+  /** @type {NodeJS.ProcessEnv} */
   const env = {
     ...process.env,
     // Two files of the worker's tests, or of the end-to-end tests, run at the same time.
