@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { conformance } from "../backends/conformance/conformance.ts";
+import { conformance } from "../../conformance/conformance.ts";
 import type { Engine } from "../backends/engine.ts";
 import { openTinkerEngine } from "../backends/tinker/engine.ts";
 import { nightly } from "../nightly.fixture.ts";

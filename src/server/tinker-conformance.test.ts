@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, test } from "vitest";
-import { conformance } from "../backends/conformance/conformance.ts";
+import { conformance } from "../../conformance/conformance.ts";
 import { capabilities } from "../backends/tinker/capabilities.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { type OpenedTinker, openTinker } from "./tinker-engine.fixture.ts";

@@ -1,10 +1,6 @@
 /** Compares the engine with plain transformers, PEFT and autograd, computed by scripts of worker/tests. */
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import type { Loss } from "../../algorithms/types.ts";
-import { makeTinyModel, runPython } from "../../python/run-python.fixture.ts";
-import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import type { Sequence } from "../../trajectories/types.ts";
 import {
   assertClose,
   lora,
@@ -14,7 +10,11 @@ import {
   plainDescent,
   step,
   withPolicy,
-} from "../conformance/tools.ts";
+} from "../../../conformance/tools.ts";
+import type { Loss } from "../../algorithms/types.ts";
+import { makeTinyModel, runPython } from "../../python/run-python.fixture.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import type { Sequence } from "../../trajectories/types.ts";
 import type { Engine, Policy } from "../engine.ts";
 import { openLocalEngine } from "./engine.ts";
 

@@ -5,6 +5,16 @@ import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { samplerChecks } from "../../../conformance/conformance.ts";
+import {
+  lora,
+  madeUpSequences,
+  madeUpTokens,
+  madeUpWeights,
+  numTrained,
+  params,
+  step,
+} from "../../../conformance/tools.ts";
 import { singleTurn } from "../../agents/single-turn.ts";
 import { renderWithImages } from "../../chat/images/prepare-images.ts";
 import { openChat } from "../../chat/open-chat.ts";
@@ -18,8 +28,6 @@ import { mean } from "../../statistics.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
 import type { Sequence } from "../../trajectories/types.ts";
-import { samplerChecks } from "../conformance/conformance.ts";
-import { lora, madeUpSequences, madeUpTokens, madeUpWeights, numTrained, params, step } from "../conformance/tools.ts";
 import type { Engine, Policy, Sampler } from "../engine.ts";
 import { capabilitiesWith } from "../local/capabilities.ts";
 import { openLocalEngine } from "../local/engine.ts";

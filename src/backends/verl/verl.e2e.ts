@@ -6,6 +6,16 @@ import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
+import { learnerChecks } from "../../../conformance/conformance.ts";
+import {
+  assertClose,
+  linearLoss,
+  madeUpSequences,
+  madeUpWeights,
+  numTrained,
+  params,
+  plainDescent,
+} from "../../../conformance/tools.ts";
 import { singleTurn } from "../../agents/single-turn.ts";
 import type { CallParams } from "../../agents/types.ts";
 import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
@@ -24,16 +34,6 @@ import { train } from "../../trainer/train.ts";
 import { estimatorRuns, lossRuns, type NamedRun } from "../../trainer/update/every-algorithm.fixture.ts";
 import { totalsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TrainingBatch } from "../../trajectories/types.ts";
-import { learnerChecks } from "../conformance/conformance.ts";
-import {
-  assertClose,
-  linearLoss,
-  madeUpSequences,
-  madeUpWeights,
-  numTrained,
-  params,
-  plainDescent,
-} from "../conformance/tools.ts";
 import type { Engine, Learner, LearningEngine, Sample, Sampler } from "../engine.ts";
 import { openLocalEngine } from "../local/engine.ts";
 import { withServer } from "../servers/with-server.ts";

@@ -1,9 +1,9 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { madeUpSequences, plainDescent } from "../../../conformance/tools.ts";
 import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
-import { madeUpSequences, plainDescent } from "../../backends/conformance/tools.ts";
 import type { Policy } from "../../backends/engine.ts";
 import { uniforms } from "../../random.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
