@@ -2,10 +2,10 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, test } from "vitest";
 import { conformance } from "../../conformance/conformance.ts";
 import { capabilities } from "../backends/tinker/capabilities.ts";
-import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { memory, temporaryFolder } from "../temporary-folder.fixture.ts";
 import { type OpenedTinker, openTinker } from "./tinker-engine.fixture.ts";
 
-const root = temporaryFolder("tinker");
+const root = temporaryFolder("tinker", memory);
 
 /** The conformance tests of every engine, for the Tinker client in front of Hone's own server. */
 describe.each([

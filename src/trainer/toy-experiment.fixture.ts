@@ -1,6 +1,5 @@
 /** An experiment that takes milliseconds on a model without Python, and helpers that read its runs. */
-import { existsSync, mkdtempSync, readFileSync, statfsSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdtempSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Workflow } from "../agents/types.ts";
@@ -8,18 +7,13 @@ import type { Engine } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { generated } from "../data/generated.ts";
 import { RunError } from "../errors.ts";
-import { removeFolder } from "../temporary-folder.fixture.ts";
+import { memory, removeFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";
 import type { Experiment } from "./experiment.ts";
 
-/** Linux has this file system in memory, where a run does not wait for the disk each time it makes a file durable. */
-const memory = "/dev/shm";
-/** A container's may have 64 MiB. */
-const hasMemory = existsSync(memory) && statfsSync(memory).bavail * statfsSync(memory).bsize > 2 ** 30;
-
 /** Folders for runs; they do not exist yet. */
 export function temporaryFolders(prefix: string) {
-  const root = mkdtempSync(join(hasMemory ? memory : tmpdir(), prefix));
+  const root = mkdtempSync(join(memory, prefix));
   let folders = 0;
   return {
     root,

@@ -6,12 +6,12 @@ import type { Loss } from "../../algorithms/types.ts";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
 import type { Policy } from "../../backends/engine.ts";
 import { uniforms } from "../../random.ts";
-import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { memory, temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { offsetsOf, totalsOf } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import { type OpenedTinker, openTinker } from "../tinker-engine.fixture.ts";
 
-const root = temporaryFolder("named");
+const root = temporaryFolder("named", memory);
 
 const base: PolicyLossOptions = {
   ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: 0.28, aggMode: null, lossScale: 12 },
