@@ -125,7 +125,7 @@ async function main() {
   const args = process.argv.slice(2);
   const chosen = chosenChecks(args);
   const longer = args.includes("nightly");
-  const settings = longer ? { HONE_NIGHTLY: "1", HONE_FUZZ_SECONDS: "60", HONE_KILLS: "20", ...process.env } : {};
+  const settings = longer ? { HONE_NIGHTLY: "1", HONE_FUZZ_SECONDS: "60", HONE_KILLS: "10", ...process.env } : {};
 
   await setUpNode();
   // Downloads while the checks run that need only Node. Its failure is reported when a check needs Python.
