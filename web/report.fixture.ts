@@ -1,5 +1,8 @@
 /** The answers of a small run whose texts try everything: what an exported report contains, for tests of the page. */
-import type { Episode, EpisodeRow, Message, Routes, RunSummary, Turn } from "../src/view/api.ts";
+import type { Episode, Message, Turn } from "../src/view/queries/episode.ts";
+import type { EpisodeRow } from "../src/view/queries/episode-list.ts";
+import type { RunSummary } from "../src/view/queries/run.ts";
+import type { Answer, Route } from "../src/view/server/routes.ts";
 
 const hostile = [
   "<script>window.attacked = true</script><img src=x onerror='window.attacked = true'>",
@@ -133,8 +136,7 @@ const group = {
 const run = "toy%20run";
 const task = "%3Cb%3Etoy%3C%2Fb%3E%2F1";
 
-type Answers = { [R in keyof Routes]: Routes[R]["answer"] };
-const answer = <R extends keyof Answers>(_route: R, value: Answers[R]): Answers[R] => value;
+const answer = <R extends Route>(_route: R, value: Answer<R>): Answer<R> => value;
 
 /** By path and query, exactly as the page asks. */
 export const report: Record<string, unknown> = {
@@ -145,11 +147,12 @@ export const report: Record<string, unknown> = {
   }),
   [`/api/runs/${run}/media/${small}`]: `data:image/png;base64,${pixel}`,
   "/api/fields": answer("/api/fields", {
-    fields: [{ name: "reward", type: "number", about: "the reward" }],
+    fields: [{ name: "reward", type: "number", about: "the reward", values: undefined }],
     examples: ['reward<0.2 and text~"sorry"'],
   }),
   [`/api/runs/${run}`]: answer("/api/runs/:run", {
     ...summary,
+    problems: [],
     path: "runs/toy run",
     text: ["a model of <b>2</b> layers"],
     steps: [1, 2].map((step) => ({
@@ -180,8 +183,13 @@ export const report: Record<string, unknown> = {
   }),
   [`/api/runs/${run}/config`]: answer("/api/runs/:run/config", {
     entries: [
-      { key: "training.learning_rate", value: 1e-4, origin: "command line", about: "Step size." },
-      { key: "data.seed", value: 1, origin: "default (config/x.yaml:1)" },
+      {
+        key: "training.learning_rate",
+        value: 1e-4,
+        origin: { kind: "override", text: "command line" },
+        about: "Step size.",
+      },
+      { key: "data.seed", value: 1, origin: { kind: "default", text: "default (config/x.yaml:1)" } },
     ],
   }),
   [`/api/runs/${run}/anatomy?kind=train&step=2`]: answer("/api/runs/:run/anatomy", {
@@ -194,7 +202,7 @@ export const report: Record<string, unknown> = {
       { name: "logging", start: 950, end: 1400 },
     ],
     weights: [{ version: 3, at: 500 }],
-    lanes: rows.slice(2).map(({ task, rollout, key, reward }) => ({
+    rollouts: rows.slice(2).map(({ task, rollout, key, reward }) => ({
       task,
       rollout,
       episode: key,
@@ -208,7 +216,7 @@ export const report: Record<string, unknown> = {
         { kind: "grader", start: 700, end: 800, attempt: 0 },
       ],
     })),
-    slowest: [{ lane: 0, milliseconds: 800, mostly: "model" }],
+    slowest: [{ rollout: 0, milliseconds: 800, mostly: "model" }],
     totals: { queued: 0, sample_queue: 0, model: 1400, tool: 0, environment: 0, grader: 200, set_up: 0, agent: 0 },
   }),
   [`/api/runs/${run}/groups?kind=train&step=1`]: answer("/api/runs/:run/groups", {

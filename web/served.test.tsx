@@ -1,6 +1,7 @@
 // @vitest-environment happy-dom
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
-import type { Episode, EpisodeRow } from "../src/view/api.ts";
+import type { Episode } from "../src/view/queries/episode.ts";
+import type { EpisodeRow } from "../src/view/queries/episode-list.ts";
 import { report } from "./report.fixture.ts";
 
 const api = "/api/runs/toy%20run";

@@ -15,7 +15,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parents[2] / "worker"), str(Path(__file__).parent)]
 os.environ |= {
     "VERL_PLATFORM": "cpu",
-    "VERL_USE_EXTERNAL_MODULES": "hone_verl.platform_cpu",
+    "VERL_USE_EXTERNAL_MODULES": "hone_on_cpu.platform,hone_on_cpu.engines",
     "PYTHONPATH": os.pathsep.join(sys.path[:2]),
 }
 
@@ -30,12 +30,6 @@ from verl.trainer.main_ppo import run_ppo
 from verl.trainer.main_ppo_v0 import TaskRunner
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
-
-
-if "RANK" in os.environ:  # verl's workers import this module before they start their process group
-    from hone_verl.engines_cpu import start_gloo
-
-    start_gloo()
 
 
 class Server:
@@ -94,6 +88,7 @@ def reward(data_source: str, solution_str: str, ground_truth: str, extra_info: A
 
 
 def main(folder: Path, model: str, overrides: list[str]) -> None:
+    from hone_on_cpu.settings import adapt_to_cpu
     from hone_verl.configuration import read_configuration
 
     prompt = [{"role": "user", "content": "word " * 20}]
@@ -126,7 +121,9 @@ def main(folder: Path, model: str, overrides: list[str]) -> None:
         }
     )
     given = OmegaConf.merge(own, OmegaConf.from_dotlist(overrides))
-    run_ppo(read_configuration(OmegaConf.to_container(given), "cpu").tree, ray.remote(Runner))
+    configuration = read_configuration(OmegaConf.to_container(given))
+    adapt_to_cpu(configuration)
+    run_ppo(configuration.tree, ray.remote(Runner))
 
 
 if __name__ == "__main__":

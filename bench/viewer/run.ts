@@ -7,8 +7,9 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:f
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import type { EpisodeList, RunDetail } from "../../src/view/api.ts";
 import { generateRun, generateStep } from "../../src/view/generate-run.fixture.ts";
+import type { EpisodeList } from "../../src/view/queries/episode-list.ts";
+import type { RunDetail } from "../../src/view/queries/run.ts";
 
 const { values: flags } = parseArgs({
   options: { episodes: { type: "string", default: "100000" }, requests: { type: "string", default: "15" } },

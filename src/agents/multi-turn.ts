@@ -1,9 +1,7 @@
 /** Agent and environment take turns until the environment is done or a limit is reached. */
-
 import type { Task } from "../data/task.ts";
 import { chatAgent } from "./chat-agent.ts";
-import { checkStep } from "./check-step.ts";
-import { RolloutEnded } from "./control-flow.ts";
+import { BadOutcome, RolloutEnded } from "./control-flow.ts";
 import type {
   Agent,
   CallParams,
@@ -114,4 +112,21 @@ function toOutcome(steps: readonly EnvironmentStep[], scored: number | Outcome |
   const correct = own.correct ?? last?.correct ?? (last?.done === false ? false : undefined);
   if (correct !== undefined) outcome.correct = correct;
   return outcome;
+}
+
+const form = "a step is { observation, reward, done }";
+
+/** @throws BadOutcome naming the invalid part */
+function checkStep(step: unknown): EnvironmentStep {
+  if (typeof step !== "object" || step === null) {
+    const missing = step === undefined ? " (is a return or an await missing?)" : "";
+    throw new BadOutcome(`returned ${String(step)}${missing}; ${form}`);
+  }
+  const { reward, done } = step as Partial<EnvironmentStep>;
+  if (reward !== null && (typeof reward !== "number" || !Number.isFinite(reward))) {
+    throw new BadOutcome(`returned the reward ${String(reward)}; it must be a finite number, or null if unknown`);
+  }
+  if (typeof done !== "boolean")
+    throw new BadOutcome(`returned done: ${String(done)}; it must be true or false; ${form}`);
+  return step as EnvironmentStep;
 }

@@ -2,6 +2,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
+import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { own } from "../own.ts";
 import { assembleChat } from "./assemble-chat.ts";
@@ -120,4 +121,18 @@ function readStopIds(directory: string): number[] {
   const parsed = generationConfig.safeParse(readJson(file));
   if (!parsed.success) throw new UserError(`${file}: ${z.prettifyError(parsed.error)}`);
   return [parsed.data.eos_token_id ?? []].flat();
+}
+
+/**
+ * @param log called for settings that have no effect with this model
+ * @throws UserError as `loadChat` does
+ */
+export function openChat(directory: string, { rllm, rollout_engine }: Config, log?: (line: string) => void): Chat {
+  return loadChat(directory, {
+    rendererName: rollout_engine.renderer_name,
+    disableThinking: rllm.disable_thinking,
+    accumulateReasoning: rllm.accumulate_reasoning,
+    reasoningEffort: rollout_engine.reasoning_effort,
+    log,
+  });
 }

@@ -2,6 +2,7 @@ import { expect, it } from "vitest";
 import { baseModel } from "../backends/local/models.ts";
 import { composeConfig } from "../config/compose.ts";
 import type { StepMetrics } from "../tracking/events.ts";
+import { processorFile } from "./commands/export.ts";
 import { type CardFacts, modelCard } from "./model-card.ts";
 
 const { config } = composeConfig({ input: { training: { learning_rate: 3e-4 }, model: { lora_rank: 8 } } });
@@ -35,9 +36,17 @@ it("the card of a model that reads images names its class, its processor and its
     expect(card).toContain("pipeline_tag: image-text-to-text");
     expect(card).toContain("import AutoModelForImageTextToText, AutoProcessor");
     expect(card).toMatch(/(base|model) = AutoModelForImageTextToText\.from_pretrained/);
-    expect(card).toContain('processor = AutoProcessor.from_pretrained("path/to/this/folder")');
+    // AutoProcessor needs a config.json, which an adapter's folder does not have.
+    const folder = as === "adapter" ? "HuggingFaceTB/SmolLM2-135M-Instruct" : "path/to/this/folder";
+    expect(card).toContain(`processor = AutoProcessor.from_pretrained("${folder}")`);
     expect(card).not.toMatch(/CausalLM|AutoTokenizer|text-generation/);
   }
+});
+
+it("an adapter of a model that reads images is exported with its image processor", () => {
+  for (const name of ["preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json"])
+    expect(name).toMatch(processorFile);
+  expect("config.json").not.toMatch(processorFile);
 });
 
 it("an export leaves out what is unknown", () => {

@@ -53,17 +53,18 @@ const classOf = (readsImages: boolean) => (readsImages ? "AutoModelForImageTextT
 const readerOf = (readsImages: boolean) => (readsImages ? "AutoProcessor" : "AutoTokenizer");
 
 /** transformers' processors of images need torchvision, and SmolVLM's num2words. */
-const loadReader = (readsImages: boolean) =>
+const loadReader = (readsImages: boolean, folder = "path/to/this/folder") =>
   readsImages
-    ? `processor = AutoProcessor.from_pretrained("path/to/this/folder")  # requires torchvision; SmolVLM also num2words`
+    ? `processor = AutoProcessor.from_pretrained(${JSON.stringify(folder)})  # requires torchvision; SmolVLM also num2words`
     : `tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")`;
 
+/** AutoProcessor needs a config.json, which an adapter's folder does not have. */
 const loadAdapter = (base: string, readsImages: boolean) => `from peft import PeftModel
 from transformers import ${classOf(readsImages)}, ${readerOf(readsImages)}
 
 base = ${classOf(readsImages)}.from_pretrained(${JSON.stringify(base)})
 model = PeftModel.from_pretrained(base, "path/to/this/folder")
-${loadReader(readsImages)}`;
+${loadReader(readsImages, base)}`;
 
 const loadMerged = (readsImages: boolean) => `from transformers import ${classOf(readsImages)}, ${readerOf(readsImages)}
 

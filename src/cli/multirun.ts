@@ -9,7 +9,7 @@ import { composeHydraSettings } from "../config/compose.ts";
 import { expandSweep } from "../config/hydra/expand-sweep.ts";
 import { isMistake, parseOverride } from "../config/hydra/parse-override.ts";
 import { searchPath } from "../config/hydra/search-path.ts";
-import { maskOverride } from "../config/secrets/mask-override.ts";
+import { maskOverride } from "../config/secrets/without-secrets.ts";
 import { shippedFolder } from "../config/tree/shipped.ts";
 import { UserError } from "../errors.ts";
 import { makeFolder } from "../files/make-folder.ts";

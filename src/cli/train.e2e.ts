@@ -101,6 +101,7 @@ describe("hone train", () => {
         "events.jsonl",
         "log.txt",
         "metrics.jsonl",
+        "origins.json",
         "plots",
         "tokenizer",
         "worker.log",

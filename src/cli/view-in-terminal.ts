@@ -4,7 +4,7 @@ import { basename, join } from "node:path";
 import { emitKeypressEvents } from "node:readline";
 import { wantsColors } from "../colors.ts";
 import { UserError } from "../errors.ts";
-import { newestRun } from "../tracking/run-folder/newest-run.ts";
+import { newestRun } from "../tracking/run-folder/run-folder.ts";
 import { type BrowserContent, draw, openState, press } from "../view/terminal/browser.ts";
 import { openContent } from "../view/terminal/index-content.ts";
 import { type Row, rowText, span } from "../view/terminal/styled.ts";

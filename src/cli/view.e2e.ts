@@ -8,8 +8,9 @@ import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import type { EpisodeList, RunDetail } from "../view/api.ts";
 import { generateRun } from "../view/generate-run.fixture.ts";
+import type { EpisodeList } from "../view/queries/episode-list.ts";
+import type { RunDetail } from "../view/queries/run.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
 const root = temporaryFolder("view-e2e");

@@ -6,7 +6,7 @@ import { describe, expect, test } from "vitest";
 import { UserError } from "../errors.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { fieldNames } from "./compose/field-names.ts";
+import { fieldNames } from "./compose/suggest.ts";
 import { type ConfigSources, composeConfig } from "./compose.ts";
 import { configKeys } from "./describe.ts";
 import { type ConfigInput, configSchema } from "./schema.ts";

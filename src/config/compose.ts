@@ -3,26 +3,44 @@
  * schema defaults < config/*.yaml < a front end's presets < the script's config < YAML files < its flags < overrides
  * in Hydra's syntax. Then keys with two names are synchronized, references are resolved, and every value is checked.
  */
+
+import { backendSettings } from "./compose/backends.ts";
 import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./compose/check.ts";
-import { defaultsTree } from "./compose/defaults-tree.ts";
-import { mistakesError } from "./compose/mistakes.ts";
-import { type CompositionPlan, type ConfigRequest, planComposition } from "./compose/plan-composition.ts";
-import { settle } from "./compose/settle.ts";
-import { withoutVerlDefaults } from "./compose/sync/without-verl-defaults.ts";
+import { applyRules } from "./compose/sync/sync.ts";
 import { configKeys, configSections, openSectionOf } from "./describe.ts";
-import { composeHydra, type HydraComposition } from "./hydra/compose-hydra.ts";
+import { composeHydra, type HydraComposition, type HydraRequest } from "./hydra/compose-hydra.ts";
+import { isMistake, type Override, parseOverride } from "./hydra/parse-override.ts";
 import { resolveTree } from "./hydra/resolve.ts";
-import type { Config } from "./schema.ts";
-import { maskOverride } from "./secrets/mask-override.ts";
-import { maskLiterals, withoutSecrets } from "./secrets/without-secrets.ts";
-import { type MapNode, type Mistake, nodeFromObject, plain } from "./tree/node.ts";
+import { type Mistake, mistakesError } from "./mistakes.ts";
+import { type Backend, backends } from "./schema/about.ts";
+import type { Config, ConfigInput } from "./schema.ts";
+import { maskLiterals, maskOverride, withoutSecrets } from "./secrets/without-secrets.ts";
+import { type MapNode, nodeFromObject, plain } from "./tree/node.ts";
 import { layerOf, type Origin } from "./tree/origin.ts";
+import { shippedFolder } from "./tree/shipped.ts";
 import { copyTree, leavesOf, nodeOf, putNode } from "./tree/tree.ts";
 import { valueAt } from "./tree/value-at.ts";
 import type { ConfigWarning } from "./warnings.ts";
 import { positionText, readYamlFile } from "./yaml/read-yaml.ts";
 
-export type ConfigSources = ConfigRequest;
+export interface ConfigSources {
+  /** Defaults of a command-line front end (`hone lightrft`, ...); lower priority than the script's config. */
+  presets?: MapNode;
+  /** YAML files; later files override earlier ones. */
+  files?: readonly string[];
+  /** The script's own config. */
+  input?: ConfigInput;
+  /** Settings from the flags of a command-line front end: higher priority than files, lower than overrides. */
+  flags?: MapNode;
+  /** Hydra overrides, e.g. `a.b.c=value`, `rllm/backend=tinker`; later ones override earlier ones. */
+  overrides?: readonly string[];
+  /** A folder searched before Hone's own. */
+  configPath?: string;
+  /** Folders searched after `configPath` and before Hone's own. */
+  configDirs?: readonly string[];
+  /** The primary configuration; default `unified`. */
+  configName?: string;
+}
 
 export interface ComposedConfig {
   /** The settings that Hone reads, with all defaults filled in. */
@@ -66,14 +84,15 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
   const { plan, composed } = compose(sources, mistakes);
   const tree = copyTree(composed.tree);
   takeRunFolder(tree, composed.hydra, mistakes);
-  const warnings = settle(tree, plan.backend, plan.deleted, composed.resolvers);
+  const { rules, withoutOwnDefaults } = backendSettings[plan.backend];
+  const warnings = applyRules(tree, rules, plan.deleted, composed.resolvers);
   const environment = recordReads(process.env);
   const resolved = resolveTree(tree, { ...composed.resolvers, environment: environment.values });
   const { settings, origins, missing } = checkResolved(resolved.tree, plan.original, mistakes);
   restoreDeleted(settings, plan);
   if (mistakes.length > 0) throw mistakesError(mistakes, hintFor(mistakes));
   const { tree: masked, masks } = withoutSecrets(resolved.tree, tree, environment.read);
-  const stored = plan.backend === "verl" ? withoutVerlDefaults(masked, origins) : masked;
+  const stored = withoutOwnDefaults?.(masked, origins) ?? masked;
   return {
     // Every key is present and has passed its own check, so parsing the whole again is unnecessary.
     config: toTree(settings) as unknown as Config,
@@ -104,7 +123,107 @@ function compose(sources: ConfigSources, mistakes: Mistake[]): { plan: Compositi
   checkOverrides(plan.overrides, plan.backend, mistakes);
   if (mistakes.length > 0) throw mistakesError(mistakes, hintFor(mistakes));
 
-  return { plan, composed: composeHydra({ ...plan.request, base: defaultsTree(), layers, isFree }) };
+  return { plan, composed: composeHydra({ ...plan.request, layers }) };
+}
+
+interface CompositionPlan {
+  backend: Backend;
+  request: HydraRequest;
+  overrides: (Override | Mistake)[];
+  /** Keys deleted by `~key=value`. */
+  deleted: ReadonlyMap<string, Origin>;
+  /** Maps rewritten overrides to their original text. */
+  original: ReadonlyMap<string, string>;
+}
+
+/** Prepares the request to Hydra's composition: backend, files and overrides. */
+function planComposition(sources: ConfigSources, layers: readonly MapNode[]): CompositionPlan {
+  const typed = sources.overrides ?? [];
+  const overrides = typed.map(parseOverride);
+  const parsed = overrides.filter((one): one is Override => !isMistake(one));
+  const group = parsed.findLast(({ key, kind }) => key === "rllm/backend" && kind !== "delete");
+  const set = parsed.findLast(({ key }) => key === "rllm.backend");
+  const named = [textOf(group), textOf(set), ...[...layers].reverse().map(backendOf)].find(
+    (name) => name !== undefined,
+  );
+  const backend = backends.find((one) => one === named) ?? "local";
+  const { texts, original } = rewriteKnownKeys(typed, overrides);
+  // The group loads the backend's file; rllm.backend must match it, regardless of lower layers.
+  if (group === undefined) texts.unshift(`rllm/backend=${backend}`);
+  else if (set === undefined && layers.some((layer) => backendOf(layer) !== undefined))
+    texts.push(`rllm.backend=${backend}`);
+  return {
+    backend,
+    request: {
+      searchPath: [
+        sources.configPath ?? [],
+        sources.configDirs ?? [],
+        shippedFolder,
+        backendSettings[backend].ownTree?.() ?? [],
+      ].flat(),
+      configName: sources.configName ?? "unified",
+      base: defaultsTree(),
+      isFree,
+      overrides: texts,
+    },
+    overrides,
+    deleted: new Map(
+      parsed
+        .filter(({ kind, value }) => kind === "delete" && value !== undefined)
+        .map(({ key, text }) => [key, { kind: "override", text }]),
+    ),
+    original,
+  };
+}
+
+let cachedDefaults: MapNode | undefined;
+
+/** The schema's defaults as a tree, the lowest layer of the composition. Not to be changed. */
+function defaultsTree(): MapNode {
+  if (cachedDefaults !== undefined) return cachedDefaults;
+  const origin = { kind: "default" } as const;
+  const tree: MapNode = { kind: "map", origin, entries: [] };
+  for (const { key, default: value, about } of configKeys.values()) {
+    putNode(tree, key, nodeFromObject(about.written ?? value, origin));
+  }
+  cachedDefaults = tree;
+  return tree;
+}
+
+/** Keys that contain the user's own keys, such as `rllm.algorithm.loss_fn_map`. */
+const freeKeys = [...configKeys.values()]
+  .filter((known) => typeof known.default === "object" && known.default !== null && !Array.isArray(known.default))
+  .map(({ key }) => key);
+
+const isFree = (key: string) => freeKeys.some((free) => key === free || key.startsWith(`${free}.`));
+
+function textOf(override: Override | undefined): string | undefined {
+  const value = override?.value;
+  return value?.type === "text" ? value.value : undefined;
+}
+
+function backendOf(layer: MapNode): string | undefined {
+  const node = nodeOf(layer, "rllm.backend");
+  const value = node === undefined ? undefined : plain(node);
+  return typeof value === "string" ? value : undefined;
+}
+
+/**
+ * Every key of the schema exists, so `+key=` is allowed like `key=`, and `key=` works again after `~key`. Hydra knows
+ * only the composed tree, so such overrides are rewritten to `++key=`.
+ */
+function rewriteKnownKeys(typed: readonly string[], overrides: readonly (Override | Mistake)[]) {
+  const original = new Map<string, string>();
+  const deletes = overrides.some((one) => !isMistake(one) && one.kind === "delete");
+  const texts = typed.map((text, index) => {
+    const one = overrides[index];
+    if (one === undefined || isMistake(one) || !(configKeys.has(one.key) || configSections.has(one.key))) return text;
+    if (!(one.kind === "add" || (one.kind === "change" && deletes))) return text;
+    const forced = `++${text.replace(/^\+/, "")}`;
+    original.set(forced, text);
+    return forced;
+  });
+  return { texts, original };
 }
 
 /** From the lowest priority to the highest. */
@@ -211,23 +330,11 @@ function checkResolved(tree: MapNode, original: ReadonlyMap<string, string>, mis
   return checked;
 }
 
-/** Keys that contain the user's own keys, such as `rllm.algorithm.loss_fn_map`. */
-const freeKeys = [...configKeys.values()]
-  .filter((known) => typeof known.default === "object" && known.default !== null && !Array.isArray(known.default))
-  .map(({ key }) => key);
-
-const isFree = (key: string) => freeKeys.some((free) => key === free || key.startsWith(`${free}.`));
-
 /** Gives deleted keys the backend's shipped default: they are missing in the tree, but Hone reads them. */
 function restoreDeleted(settings: Map<string, unknown>, { backend, request }: CompositionPlan): void {
   const deleted = [...configKeys.keys()].filter((key) => !settings.has(key));
   if (deleted.length === 0) return;
-  const shipped = composeHydra({
-    ...request,
-    base: defaultsTree(),
-    layers: [],
-    overrides: [`rllm/backend=${backend}`],
-  });
+  const shipped = composeHydra({ ...request, overrides: [`rllm/backend=${backend}`] });
   const { tree } = resolveTree(shipped.tree, shipped.resolvers);
   for (const key of deleted) {
     const node = nodeOf(tree, key);

@@ -1,7 +1,8 @@
 /** The configuration's JSON Schema for editors: completion, hover text and error highlighting. */
 import { z } from "zod";
+import { verlSections, verlTypes } from "./compose/sync/verl-keys.ts";
 import type { About } from "./schema/about.ts";
-import { verlKeys, verlSections } from "./schema/verl.ts";
+
 import { configSchema } from "./schema.ts";
 
 interface JsonSchema {
@@ -24,7 +25,7 @@ export function configJsonSchema(): Record<string, unknown> {
   const root = forEditors(toJson(configSchema));
   const { properties = {} } = root;
   for (const name of verlSections) properties[name] ??= {};
-  for (const [path, leaf] of Object.entries(verlKeys)) addKey(root, path.split("."), forEditors(toJson(leaf)));
+  for (const [path, leaf] of Object.entries(verlTypes)) addKey(root, path.split("."), forEditors(toJson(leaf)));
   properties.defaults = { description: "Hydra's defaults list: the configurations to compose." };
   properties.hydra = { description: "Hydra's own section, e.g. searchpath." };
   return { $schema: "http://json-schema.org/draft-07/schema#", title: "Hone configuration", ...root };

@@ -4,7 +4,7 @@ import type { AddressInfo } from "node:net";
 import type { Blind, Vision } from "../chat/images/prepare-images.ts";
 import type { Chat } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
-import { createNotices } from "./calls/notices.ts";
+import { createNotices } from "./calls/model-call.ts";
 import { createAccess, defaultAdminToken } from "./requests/access.ts";
 import { sessionPrefix } from "./requests/address.ts";
 import { type Answering, answerRequest } from "./requests/answer-request.ts";

@@ -1,6 +1,7 @@
 /** The Tinker server over the tabular engine, with a trained and saved model, as a target of random requests. */
 import { expect } from "vitest";
 import { crossEntropy, temporaryFolder, tinyEngine } from "../server/client.fixture.ts";
+import { features } from "../server/features/index.ts";
 import { startServer } from "../server/start-server.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
 import { encodeForwardBackwardRequest } from "../tinker-protocol/training.ts";
@@ -14,6 +15,7 @@ export async function openServeTarget(keyed: boolean): Promise<Target> {
   const lines: string[] = [];
   const server = await startServer({
     engines: [{ names: ["tabular"], engine: tinyEngine() }],
+    features,
     ...{ stateFolder: folder, host: "127.0.0.1", port: 0, apiKey: keyed ? secrets.api : null },
     ...{ gapSeconds: 0.01, pollSeconds: 0.3, write: (line: string) => lines.push(line) },
   });

@@ -8,7 +8,7 @@ import { parseReply } from "../chat/parse-reply.ts";
 import { fuzzCases, fuzzTimeout } from "../fuzz-time.fixture.ts";
 import { deriveSeed, uniforms } from "../random.ts";
 import { codeBlock } from "./code/code-block.ts";
-import { sameOutput } from "./code/same-output.ts";
+import { sameOutput } from "./code/code-tests.ts";
 import { randomExpression, randomReply } from "./fuzz-replies.fixture.ts";
 import type { Grade } from "./grade.ts";
 import * as graders from "./index.ts";

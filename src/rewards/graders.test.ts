@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { codeBlock } from "./code/code-block.ts";
-import { sameOutput } from "./code/same-output.ts";
+import { sameOutput } from "./code/code-tests.ts";
 import { hasTags } from "./text/has-tags.ts";
 import { matchesSchema } from "./text/json-schema.ts";
 import { multipleChoice } from "./text/multiple-choice.ts";

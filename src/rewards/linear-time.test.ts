@@ -4,7 +4,7 @@ import { describe, expect, test } from "vitest";
 import { hermes } from "../chat/formats/hermes.ts";
 import { llama3 } from "../chat/formats/llama3.ts";
 import { mistral } from "../chat/formats/mistral.ts";
-import { sameOutput } from "./code/same-output.ts";
+import { sameOutput } from "./code/code-tests.ts";
 import { combine } from "./combine.ts";
 import type { Grade } from "./grade.ts";
 import { gsm8kAnswer, hasTags, matchesFormat, mathAnswer, multipleChoice, tokenF1 } from "./index.ts";

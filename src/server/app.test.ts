@@ -1,6 +1,5 @@
 import { afterEach, expect, test } from "vitest";
 import { rawRequest } from "../http/raw-request.fixture.ts";
-import { createApp } from "./app.ts";
 import { type TestClient, temporaryFolder, testClient, tinyEngine } from "./client.fixture.ts";
 import { openService, startServer } from "./start-server.ts";
 
@@ -15,8 +14,8 @@ afterEach(async () => {
 });
 
 test("if the server has a key, a request must have it in one of two headers", async () => {
-  await testServer();
-  const app = createApp(client.service, "tml-secret");
+  await testServer({ apiKey: "tml-secret" });
+  const { app } = client;
   const status = async (headers: Record<string, string>, path = "/api/v1/get_server_capabilities") =>
     (await app.request(path, { headers })).status;
   expect(await status({})).toBe(401);
@@ -60,8 +59,8 @@ test("a foreign Host is refused without a key, and a body must match its Content
   expect(await ask("create_session", { "content-type": "text/plain" }, "POST")).toBe(415);
   expect(await ask("create_session", { "content-type": "application/json; charset=utf-8" }, "POST")).toBe(200);
   expect(await ask("forward_backward", { "content-type": "text/plain" }, "POST")).toBe(415);
-  const app = createApp(client.service, "tml-secret");
-  const keyed = await app.request("/api/v1/sessions", {
+  await testServer({ apiKey: "tml-secret" });
+  const keyed = await client.app.request("/api/v1/sessions", {
     headers: { host: "my.tunnel.dev", "x-api-key": "tml-secret" },
   });
   expect(keyed.status).toBe(200);

@@ -3,50 +3,24 @@ import { createHash, timingSafeEqual } from "node:crypto";
 import { Hono } from "hono";
 import { bodyLimit } from "hono/body-limit";
 import { webRefusal } from "../http/web-guard.ts";
+import type { Feature } from "./feature.ts";
 import { answerTo, clipped, HttpError } from "./http-error.ts";
-import { checkpointSearchRoutes } from "./routes/checkpoint-search.ts";
 import { checkpointRoutes, downloadRoutes } from "./routes/checkpoints.ts";
 import { futureRoutes } from "./routes/futures.ts";
-import { generateRoutes } from "./routes/generate.ts";
 import { handshakeRoutes } from "./routes/handshake.ts";
-import { recordRoutes } from "./routes/records.ts";
-import { refusedRoutes } from "./routes/refused.ts";
 import { samplingRoutes } from "./routes/sampling.ts";
 import { trainingRoutes } from "./routes/training.ts";
-import { receiveRoutes, uploadRoutes } from "./routes/uploads.ts";
-import { usageRoutes } from "./routes/usage.ts";
 import type { Service } from "./service.ts";
 
 /** Well above what a client sends in one request: 5 MB of estimated tensors, or a long prompt as JSON. */
-const mostBytes = 256 * 1024 * 1024;
+const maxBytes = 256 * 1024 * 1024;
 
-/** Health checks do not need a key. */
-const openPaths = new Set(["/api/v1/healthz", "/health"]);
+/** A health check does not need a key. */
+const openPath = "/api/v1/healthz";
 
 /** @param apiKey null: requests need no key */
-export function createApp(service: Service, apiKey: string | null): Hono {
+export function createApp(service: Service, apiKey: string | null, features: readonly Feature[]): Hono {
   const { metrics, log } = service.context;
-  const api = new Hono();
-  const limit = bodyLimit({
-    maxSize: mostBytes,
-    onError: (c) => c.json({ detail: `the body is longer than ${mostBytes} bytes` }, 413),
-  });
-  api.use(limit);
-  for (const routes of [
-    handshakeRoutes(service),
-    trainingRoutes(service),
-    samplingRoutes(service),
-    futureRoutes(service),
-    checkpointRoutes(service),
-    checkpointSearchRoutes(service.context),
-    uploadRoutes(service),
-    recordRoutes(service),
-    usageRoutes(service),
-    refusedRoutes(),
-  ]) {
-    api.route("/", routes);
-  }
-
   const app = new Hono();
   app.use(async (c, next) => {
     await next();
@@ -60,20 +34,33 @@ export function createApp(service: Service, apiKey: string | null): Hono {
     if (refusal !== undefined) throw new HttpError(403, refusal);
     await next();
   });
-  app.route("/", downloadRoutes(service));
-  app.route("/", receiveRoutes(service));
+  for (const routes of [downloadRoutes(service), ...features.flatMap(({ open }) => open ?? [])]) app.route("/", routes);
   app.use(async (c, next) => {
     const bearer = c.req.header("authorization")?.replace(/^Bearer /i, "");
     const given = c.req.header("x-api-key") ?? bearer ?? "";
-    if (apiKey !== null && !openPaths.has(c.req.path) && !sameKey(given, apiKey)) {
+    if (apiKey !== null && c.req.path !== openPath && !sameKey(given, apiKey)) {
       throw new HttpError(401, "the API key is wrong: set TINKER_API_KEY to the key that this server was started with");
     }
     await next();
   });
+  app.use(
+    bodyLimit({
+      maxSize: maxBytes,
+      onError: (c) => c.json({ detail: `the body is longer than ${maxBytes} bytes` }, 413),
+    }),
+  );
   app.get("/metrics", (c) => c.text(metrics.text()));
-  app.route("/api/v1", api);
-  app.use("/inference/*", limit);
-  app.route("/", generateRoutes(service));
+  for (const routes of [
+    handshakeRoutes(service),
+    trainingRoutes(service),
+    samplingRoutes(service),
+    futureRoutes(service),
+    checkpointRoutes(service),
+    ...features.flatMap(({ api }) => api ?? []),
+  ]) {
+    app.route("/api/v1", routes);
+  }
+  for (const routes of features.flatMap(({ root }) => root ?? [])) app.route("/", routes);
   app.notFound((c) => c.json({ detail: clipped(`${c.req.method} ${c.req.path} does not exist on this server`) }, 404));
   app.onError((error, c) => {
     const { status, detail } = answerTo(error);

@@ -11,6 +11,7 @@ import {
   encodeForwardBackwardRequest,
   type ForwardBackwardRequest,
 } from "../tinker-protocol/training.ts";
+import { features } from "./features/index.ts";
 import { openService, type RunningService, type ServerOptions } from "./start-server.ts";
 
 export const tinyEngine = () =>
@@ -71,6 +72,7 @@ export async function testClient(options: Partial<ServerOptions> & { folder?: st
   const running = await openService({
     engines: [{ names: ["tabular", "other-name"], engine: tinyEngine() }],
     stateFolder: folder,
+    features,
     gapSeconds: 0.05,
     pollSeconds: 5,
     ...options,

@@ -10,8 +10,8 @@ import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
 import { localEngineOptions } from "../backends/local/options.ts";
 import { openTinkerEngine } from "../backends/tinker/engine.ts";
-import { tinkerEngineOptions } from "../backends/tinker/options.ts";
-import { type StateKeeper, stateFile } from "../backends/tinker/states.ts";
+import { tinkerEngineOptions } from "../backends/tinker/service.ts";
+import { type StateTransfer, stateFile } from "../backends/tinker/states.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../files/temporary-names.ts";
@@ -47,7 +47,7 @@ export async function openOwnTinkerEngine(
     const engine = await openTinkerEngine({
       ...tinkerEngineOptions(config, service, hooks),
       fetch: async (url, init) => running.app.request(url, init),
-      states: stateKeeper(running.service.context.store, name),
+      states: stateTransfer(running.service.context.store, name),
     });
     closers.push(engine.close);
     return {
@@ -73,14 +73,14 @@ async function emptyFolder(logFile: string | undefined): Promise<string> {
 }
 
 /** A state consists of the local engine's files and `tinker.json`, which holds its name in the service. */
-function stateKeeper(store: Store, baseModel: string): StateKeeper {
+function stateTransfer(store: Store, baseModel: string): StateTransfer {
   return {
-    async take(path, folder) {
+    async moveOut(path, folder) {
       const { data } = store.checkpoints.get(path)!;
       await cp(store.folderOf(data), folder, { recursive: true });
       store.deleteCheckpoint(path);
     },
-    async give(folder, path, adapter) {
+    async copyBack(folder, path, adapter) {
       if (!existsSync(join(folder, "policy.json"))) {
         throw new UserError(`${path} is stored by another Tinker service, not by Hone's own service in this process`, {
           hint: "Use the service that saved it: set tinker_base_url=http://..., or TINKER_API_KEY for the hosted service.",

@@ -4,6 +4,10 @@ import { printable } from "../printable.ts";
 
 export interface Log {
   info(who: string, text: string): void;
+  /** Counts what was sampled, for the next summary. */
+  sampled(sequences: number, tokens: number): void;
+  /** Logs one line about what was sampled since the last call. */
+  summarize(): void;
   /** A problem to look at. Each line of `details` (a stack) becomes a line of the log. */
   warn(who: string, text: string, details?: string): void;
 }
@@ -20,8 +24,17 @@ export function createLog(write: (line: string) => void, now: () => Date = () =>
     const shown = printable(text.length > longestLine ? `${text.slice(0, longestLine)}...` : text);
     write(`${outColors.dim(time)} ${who === "" ? "" : `${outColors.cyan(printable(shortId(who)))} `}${color(shown)}\n`);
   };
+  let [sequences, tokens] = [0, 0];
   return {
     info: (who, text) => line(who, text),
+    sampled(more, moreTokens) {
+      sequences += more;
+      tokens += moreTokens;
+    },
+    summarize() {
+      if (sequences > 0) line("", `sampled ${sequences} sequences, ${tokens} tokens`);
+      [sequences, tokens] = [0, 0];
+    },
     warn(who, text, details) {
       for (const each of [text, ...(details?.split("\n") ?? [])]) line(who, each, outColors.yellow);
     },

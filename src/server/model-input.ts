@@ -15,7 +15,7 @@ export interface ModelInput {
 }
 
 /** What reading an input needs of a base model. */
-export type ImageBase = Pick<BaseModel, "engine" | "keeper" | "loader">;
+export type ImageBase = Pick<BaseModel, "engine" | "supervisor" | "loader">;
 
 /**
  * Images become the tokens that stand for them.
@@ -23,7 +23,7 @@ export type ImageBase = Pick<BaseModel, "engine" | "keeper" | "loader">;
  */
 export async function readInput(
   chunks: readonly InputChunk[],
-  { engine, keeper, loader }: ImageBase,
+  { engine, supervisor, loader }: ImageBase,
   signal?: AbortSignal,
 ): Promise<ModelInput> {
   const count = chunks.filter(({ kind }) => kind !== "text").length;
@@ -37,7 +37,7 @@ export async function readInput(
     const part =
       chunk.kind === "text"
         ? { tokens: chunk.tokens }
-        : await inChunk(index, async () => readImage(chunk, await keeper.ready(), loader, signal));
+        : await inChunk(index, async () => readImage(chunk, await supervisor.ready(), loader, signal));
     if ("hash" in part) media.push({ at, length: part.tokens.length, hash: part.hash });
     parts.push(part.tokens);
     at += part.tokens.length;

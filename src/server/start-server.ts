@@ -2,7 +2,6 @@
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
-import { join } from "node:path";
 import { monitorEventLoopDelay } from "node:perf_hooks";
 import { getRequestListener, RequestError } from "@hono/node-server";
 import type { Hono } from "hono";
@@ -11,16 +10,15 @@ import { UserError } from "../errors.ts";
 import { isLoopback } from "../http/web-guard.ts";
 import type { AddressRules } from "../images/address-rules.ts";
 import { createApp } from "./app.ts";
-import type { ServerContext } from "./context.ts";
+import type { ServerContext, UseListener } from "./context.ts";
+import type { OpenFeature } from "./feature.ts";
 import { createLog } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { type BaseModel, createBaseModel } from "./models/base-models.ts";
 import { createFutureStore, type FutureStoreOptions } from "./queue/futures.ts";
-import { meterStorage } from "./routes/usage.ts";
 import { createService, type Service } from "./service.ts";
 import { expireCheckpoints } from "./state/checkpoints.ts";
 import { openStore } from "./state/store.ts";
-import { openUsage } from "./state/usage.ts";
 
 export interface ServerOptions {
   /** With the names that clients may use, the listed one first. */
@@ -37,7 +35,7 @@ export interface ServerOptions {
   gapSeconds?: number;
   /** Seconds that a poll is held open; below the 45 s that clients wait. */
   pollSeconds?: number;
-  /** Minutes without a sign of life after which a session's models are closed. */
+  /** Minutes without a request after which a session's models are closed. */
   sessionMinutes?: number;
   /** Unused models that stay in memory; others are on disk until they are used again. */
   maxIdleModels?: number;
@@ -48,6 +46,8 @@ export interface ServerOptions {
   /** From which hosts images are fetched whose address a client sends. Default: none. */
   imageHosts?: AddressRules;
   futures?: FutureStoreOptions;
+  /** Parts that no training loop needs. Default: none. */
+  features?: readonly OpenFeature[];
   /** Gets the lines of the log. */
   write?: (line: string) => void;
   now?: () => Date;
@@ -84,13 +84,17 @@ export async function openService(options: ServerOptions): Promise<RunningServic
       onBack: (seconds) => log.info("", `the engine of ${names[0]} is back after ${seconds.toFixed(1)} s`),
     }),
   );
+  const useListeners: UseListener[] = [];
   const context: ServerContext = {
     store,
-    usage: openUsage(join(options.stateFolder, "usage"), now),
     models,
     futures: createFutureStore({ now: () => now().getTime(), ...options.futures }),
     metrics,
     log,
+    use: (...used) => {
+      for (const listener of useListeners) listener(...used);
+    },
+    useListeners,
     boot: randomUUID().slice(0, 8),
     gapMs: (options.gapSeconds ?? 30) * 1000,
     pollMs: (options.pollSeconds ?? 25) * 1000,
@@ -103,17 +107,15 @@ export async function openService(options: ServerOptions): Promise<RunningServic
   defineGauges(service);
   await store.collectGarbage();
 
-  const countStorage = meterStorage(context);
-  function saveUsage(): void {
-    countStorage();
-    context.usage.save();
-  }
+  const features = (options.features ?? []).map((open) => open(service));
+  const sweepFeatures = () => {
+    for (const feature of features) feature.sweep?.();
+  };
 
   async function sweep(): Promise<void> {
-    saveUsage();
+    sweepFeatures();
     context.futures.sweep();
     service.completions.sweep();
-    service.uploads.sweep();
     await service.sessions.closeIdle();
     await service.sessions.evictIdle();
     const inUse = service.samplers.sweep();
@@ -122,12 +124,12 @@ export async function openService(options: ServerOptions): Promise<RunningServic
     await store.collectGarbage(inUse);
   }
   return {
-    app: createApp(service, options.apiKey ?? null),
+    app: createApp(service, options.apiKey ?? null, features),
     service,
     sweep,
     async close() {
-      for (const { keeper } of models) keeper.stop();
-      saveUsage();
+      for (const { supervisor } of models) supervisor.stop();
+      sweepFeatures();
       store.close();
     },
   };
@@ -174,7 +176,7 @@ export async function startServer(options: ServerOptions & { host: string; port:
     setInterval(() => {
       running.sweep().catch((error: unknown) => context.log.warn("", `the regular clean-up failed: ${error}`));
     }, sweepMs),
-    setInterval(() => running.service.logSampling(), 10_000),
+    setInterval(() => context.log.summarize(), 10_000),
   ];
   const address = server.address() as AddressInfo;
   return {

@@ -1,8 +1,9 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, test } from "vitest";
 import { conformance } from "../../conformance/conformance.ts";
-import { capabilities } from "../backends/tinker/capabilities.ts";
+import { engineCapabilities } from "../backends/tinker/capabilities.ts";
 import { memory, temporaryFolder } from "../temporary-folder.fixture.ts";
+import { honeCapabilities } from "../tinker-protocol/handshake.ts";
 import { type OpenedTinker, openTinker } from "./tinker-engine.fixture.ts";
 
 const root = temporaryFolder("tinker", memory);
@@ -20,7 +21,7 @@ describe.each([
 
   for (const [index, { name: check, needs, check: run }] of conformance.entries()) {
     // The engine behind this server exports nothing.
-    test.skipIf(needs && !needs({ ...capabilities, exports: [] }))(check, () =>
+    test.skipIf(needs && !needs({ ...engineCapabilities(honeCapabilities), exports: [] }))(check, () =>
       run(opened.engine, { path: (file) => join(root, `${name}-${index}-${file}`), tolerance: 1e-5 }),
     );
   }

@@ -22,8 +22,10 @@ const letters = () =>
 interface Options {
   stateFolder: string;
   inner?: Engine;
-  /** The service does not say that it is Hone's own, so the client uses the protocol alone. */
+  /** The service describes neither itself nor its models, so the client uses the documented protocol alone. */
   plain?: boolean;
+  /** What the service states in place of its capabilities; null: nothing. */
+  states?: object | null;
   client?: Partial<TinkerEngineOptions>;
   server?: Partial<ServerOptions>;
   /** May answer a request in place of the service. */
@@ -31,9 +33,17 @@ interface Options {
 }
 
 export async function openTinker(options: Options): Promise<OpenedTinker> {
-  const { stateFolder, inner = letters(), plain = false, intercept = () => undefined } = options;
+  const { stateFolder, inner = letters(), plain = false, states, intercept = () => undefined } = options;
   const running = await openService({ engines: [{ names: ["tiny"], engine: inner }], stateFolder, ...options.server });
   const requests: string[] = [];
+
+  async function handshake(response: Response): Promise<Response> {
+    const answer = (await response.json()) as { supported_models: Record<string, unknown>[]; hone: unknown };
+    const { supported_models: models, hone } = answer;
+    if (plain) return Response.json({ supported_models: models.map(({ hone: _, ...rest }) => rest) });
+    return Response.json({ supported_models: models, hone: states === undefined ? hone : (states ?? undefined) });
+  }
+
   const engine = await openTinkerEngine({
     ...{ model: "tiny", baseUrl: "http://in-process", apiKey: "tml-local", retryMs: 1 },
     async fetch(url, init) {
@@ -41,7 +51,7 @@ export async function openTinker(options: Options): Promise<OpenedTinker> {
       const path = pathname.replace("/api/v1/", "");
       requests.push(`${init.method} ${path}`);
       const response = intercept(path, init) ?? (await running.app.request(url, init));
-      return plain && path === "get_server_capabilities" ? withoutHone(response) : response;
+      return path === "get_server_capabilities" ? handshake(response) : response;
     },
     tokenizerFolder: async () => "",
     facts: inner.model,
@@ -55,9 +65,4 @@ export async function openTinker(options: Options): Promise<OpenedTinker> {
       await running.close();
     },
   };
-}
-
-async function withoutHone(response: Response): Promise<Response> {
-  const { supported_models: models } = (await response.json()) as { supported_models: Record<string, unknown>[] };
-  return Response.json({ supported_models: models.map(({ hone: _, ...rest }) => rest) });
 }

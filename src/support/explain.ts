@@ -2,9 +2,9 @@
 
 import { reasonUnused } from "../backends/registry/open-engine.ts";
 import { didYouMean } from "../config/compose/suggest.ts";
+import { verlTypes } from "../config/compose/sync/verl-keys.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { configKeys, configSections, describeKey } from "../config/describe.ts";
-import { verlKeys } from "../config/schema/verl.ts";
 import { shownValue } from "../config/secrets/without-secrets.ts";
 import { type Origin, originText } from "../config/tree/origin.ts";
 import { valueAt } from "../config/tree/value-at.ts";
@@ -61,7 +61,7 @@ function explainKey(composed: ComposedConfig, key: string, facts: Facts): Explai
   }
   const { config } = composed;
   const unused = reasonUnused(composed, key);
-  const schema = own(verlKeys, key);
+  const schema = own(verlTypes, key);
   const native = schema && describeKey(key, schema);
   return {
     ...found,

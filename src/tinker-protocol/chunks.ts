@@ -9,7 +9,7 @@ interface ImageFacts {
   expectedTokens?: number | null | undefined;
 }
 
-/** Of audio and unknown parts only the name is kept. */
+/** A part of an input. Audio and unknown parts have only their name. */
 export type InputChunk =
   | { kind: "text"; tokens: Int32Array }
   | (ImageFacts & { kind: "image"; data: Uint8Array })

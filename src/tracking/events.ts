@@ -40,7 +40,7 @@ export type RunEvent =
   /** Rollouts of these tasks are queued: of each, `count` from number `first` on. */
   | ({ type: "rollouts-queued"; tasks: readonly QueuedTask[] } & RolloutsOf)
   /** Something happened to a rollout: see `AttemptLife`. */
-  | ({ type: "rollout" } & RolloutsOf & RolloutLife)
+  | ({ type: "rollout" } & RolloutsOf & RolloutChange)
   /** `done` of `total` rollouts have ended; `tokens` were sampled so far in this phase. */
   | { type: "rollout-progress"; step: number; done: number; total: number; tokens: number }
   /** `done` of `total` sequences of this step have been trained on. */
@@ -90,14 +90,19 @@ export interface QueuedTask {
 }
 
 /** `retry`: the attempt failed, another follows. `end`: the episode is complete; `reward` is its first trajectory's. */
-export type RolloutLife =
+export type RolloutChange =
   | AttemptLife
-  | ({ state: "retry"; failure: LifeFailure } & RolloutIdentity)
-  | ({ state: "end"; termination: TerminationReason; reward: number | null; failure?: LifeFailure } & RolloutIdentity);
+  | ({ state: "retry"; failure: RolloutFailure } & RolloutIdentity)
+  | ({
+      state: "end";
+      termination: TerminationReason;
+      reward: number | null;
+      failure?: RolloutFailure;
+    } & RolloutIdentity);
 
 type RolloutIdentity = Pick<AttemptLife, "task" | "rollout" | "attempt">;
 
-interface LifeFailure {
+interface RolloutFailure {
   kind: FailureKind;
   boundary: FailureBoundary;
   message: string;

@@ -2,8 +2,7 @@
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { localEngineOptions } from "../backends/local/options.ts";
 import { capabilitiesOf } from "../backends/registry/open-engine.ts";
-import { tinkerEngineOptions } from "../backends/tinker/options.ts";
-import { tinkerService } from "../backends/tinker/service.ts";
+import { tinkerEngineOptions, tinkerService } from "../backends/tinker/service.ts";
 import { forwardedKeys, sharedKeys } from "../config/compose/sync/shared-keys.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { configKeys, type KeyDescription } from "../config/describe.ts";

@@ -8,10 +8,12 @@ import { fileURLToPath } from "node:url";
 import { afterAll, expect, test } from "vitest";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { journalFile } from "../tracking/run-folder/journal.ts";
+import { type JournalLine, journalFile } from "../tracking/run-folder/journal.ts";
 import { openToy, toy } from "../trainer/toy-experiment.fixture.ts";
 import { train } from "../trainer/train.ts";
-import type { Curves, EpisodeList, JournalEntry, RunDetail } from "./api.ts";
+import type { Curves } from "./queries/curves.ts";
+import type { EpisodeList } from "./queries/episode-list.ts";
+import type { RunDetail } from "./queries/run.ts";
 import { startViewer } from "./server/start-viewer.ts";
 
 const root = temporaryFolder("killed-together");
@@ -51,7 +53,7 @@ async function follow(url: string): Promise<void> {
 }
 
 /** The lines that can be read, and the number of those that cannot. */
-function readLines<Line>(file: string): { lines: Line[]; torn: number } {
+function readLines<Line>(file: string): { lines: Line[]; cutOff: number } {
   const texts = readFileSync(file, "utf8")
     .split("\n")
     .filter((text) => text !== "");
@@ -62,7 +64,7 @@ function readLines<Line>(file: string): { lines: Line[]; torn: number } {
       return [];
     }
   });
-  return { lines, torn: texts.length - lines.length };
+  return { lines, cutOff: texts.length - lines.length };
 }
 
 const checksums = () =>
@@ -96,8 +98,8 @@ test("trainer and viewer are killed together: the journal only grows, and both g
     before = text;
   }
 
-  const { lines: entries, torn } = readLines<JournalEntry>(journalFile(run));
-  expect(torn).toBeLessThanOrEqual(kills);
+  const { lines: entries, cutOff } = readLines<JournalLine>(journalFile(run));
+  expect(cutOff).toBeLessThanOrEqual(kills);
   expect(entries.map(({ seq }) => seq)).toEqual(entries.map((_, index) => index + 1));
   expect(entries.filter(({ kind }) => kind === "run-start")).toHaveLength(kills);
 

@@ -1,5 +1,4 @@
 /** The page in a real browser, beside a run that trains. */
-
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath, pathToFileURL } from "node:url";

@@ -1,8 +1,8 @@
 /**
- * The numbers that tokens are colored by, and their ranges. Imports only the API's types, so that the page uses the same
- * numbers as the server.
+ * The numbers that tokens are colored by, and their ranges. Imports only types, so that the page uses the same numbers
+ * as the server.
  */
-import type { Episode, SampledTokens, TokenValues } from "./api.ts";
+import type { Episode, SampledTokens, TokenValues } from "./queries/episode.ts";
 
 export const coloringNames = [
   "advantage",

@@ -1,12 +1,12 @@
-/** How the time of a step was spent: one lane per rollout. */
-import type { Anatomy as AnatomyData, Lane, Span, SpanKind } from "../../src/view/api.ts";
+/** How the time of a step was spent: one row per rollout. */
+import type { Anatomy as AnatomyData, RolloutTimes, Span, SpanKind } from "../../src/view/queries/anatomy.ts";
 import { Empty, KindChoice, Link, Pending, Reward, StepSlider } from "../parts/basics.tsx";
 import { duration, percent, short } from "../parts/numbers.ts";
 import { printable } from "../parts/printable.ts";
 import { VirtualList } from "../parts/virtual.tsx";
 import { address, href, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
-import { chosenStep } from "../state/place.ts";
+import { chosenStep, shownKind } from "../state/place.ts";
 
 const kinds: Readonly<Record<SpanKind, string>> = {
   model: "model",
@@ -21,7 +21,7 @@ const kinds: Readonly<Record<SpanKind, string>> = {
 
 export function Anatomy({ run }: { run: string }) {
   const detail = useAnswer("/api/runs/:run", { run });
-  const kind = parameter("kind") === "validation" ? "validation" : "train";
+  const kind = shownKind();
   const steps = (detail.data?.steps ?? [])
     .filter((step) => kind === "train" || step.validation > 0)
     .map(({ step }) => step);
@@ -39,31 +39,31 @@ export function Anatomy({ run }: { run: string }) {
       <div class="sticky">
         <StepSlider steps={offered} step={step} onStep={(step) => setParameters({ step })} />
       </div>
-      {step === 0 ? <Empty>No step so far.</Empty> : <Lanes run={run} step={step} kind={kind} />}
+      {step === 0 ? <Empty>No step so far.</Empty> : <Timeline run={run} step={step} kind={kind} />}
     </>
   );
 }
 
-function Lanes({ run, step, kind }: { run: string; step: number; kind: "train" | "validation" }) {
+function Timeline({ run, step, kind }: { run: string; step: number; kind: "train" | "validation" }) {
   const { data, error, stale } = useAnswer("/api/runs/:run/anatomy", { run, step: String(step), kind });
   if (!data) return <Pending error={error} />;
-  if (data.lanes.length === 0)
+  if (data.rollouts.length === 0)
     return <Empty>The journal has no rollouts of this step. Runs of earlier versions have no journal.</Empty>;
   const total = Math.max(1, data.end);
-  const versions = data.lanes.flatMap(({ spans }) => spans.flatMap((span) => span.versions ?? []));
+  const versions = data.rollouts.flatMap(({ spans }) => spans.flatMap((span) => span.versions ?? []));
   const oldest = Math.min(...versions);
   const newest = Math.max(...versions);
-  const slow = new Map(data.slowest.map(({ lane, mostly }) => [lane, mostly]));
+  const slow = new Map(data.slowest.map(({ rollout, mostly }) => [rollout, mostly]));
   return (
     <div class={stale ? "stack stale" : "stack"}>
       <Summary data={data} run={run} />
-      <div class="lanes">
+      <div class="timeline">
         <Phases data={data} total={total} />
-        <VirtualList count={data.lanes.length} estimate={() => 24} class="lane-list">
+        <VirtualList count={data.rollouts.length} estimate={() => 24} class="timeline-rows">
           {(index) => (
-            <LaneRow
-              lane={data.lanes[index]!}
-              first={data.lanes[index - 1]?.task !== data.lanes[index]?.task}
+            <RolloutRow
+              rollout={data.rollouts[index]!}
+              first={data.rollouts[index - 1]?.task !== data.rollouts[index]?.task}
               run={run}
               total={total}
               shade={(version) => (newest === oldest ? 1 : 0.35 + (0.65 * (version - oldest)) / (newest - oldest))}
@@ -106,10 +106,11 @@ function Summary({ data, run }: { data: AnatomyData; run: string }) {
       {data.slowest.length > 0 && (
         <p class="slowest">
           Slowest:{" "}
-          {data.slowest.slice(0, 3).map(({ lane, milliseconds, mostly }, index) => (
-            <span key={lane}>
+          {data.slowest.slice(0, 3).map(({ rollout, milliseconds, mostly }, index) => (
+            <span key={rollout}>
               {index > 0 && ", "}
-              <LaneLink lane={data.lanes[lane]} run={run} /> {duration(milliseconds)}, mostly {kinds[mostly]}
+              <RolloutLink rollout={data.rollouts[rollout]} run={run} /> {duration(milliseconds)}, mostly{" "}
+              {kinds[mostly]}
             </span>
           ))}
         </p>
@@ -118,23 +119,23 @@ function Summary({ data, run }: { data: AnatomyData; run: string }) {
   );
 }
 
-const laneName = ({ task, rollout }: Lane) => `${task}:${rollout}`;
+const nameOf = ({ task, rollout }: RolloutTimes) => `${task}:${rollout}`;
 
-function LaneLink({ lane, run }: { lane: Lane | undefined; run: string }) {
-  if (!lane) return null;
-  const name = printable(laneName(lane));
-  return lane.episode === null ? (
+function RolloutLink({ rollout, run }: { rollout: RolloutTimes | undefined; run: string }) {
+  if (!rollout) return null;
+  const name = printable(nameOf(rollout));
+  return rollout.episode === null ? (
     <b>{name}</b>
   ) : (
-    <Link to={address(["runs", run, "episodes", lane.episode])}>{name}</Link>
+    <Link to={address(["runs", run, "episodes", rollout.episode])}>{name}</Link>
   );
 }
 
 /** The phases of the trainer in the same time. */
 function Phases({ data, total }: { data: AnatomyData; total: number }) {
   return (
-    <div class="lane phases-lane">
-      <span class="lane-name muted">
+    <div class="timeline-row">
+      <span class="timeline-name muted">
         <bdi>trainer</bdi>
       </span>
       <div class="track">
@@ -160,9 +161,9 @@ function placed(start: number, end: number, total: number) {
   return { insetInlineStart: `${from * 100}%`, inlineSize: `max(1px, ${(to - from) * 100}%)` };
 }
 
-interface LaneRowProps {
-  lane: Lane;
-  /** Of its task. */
+interface RolloutRowProps {
+  rollout: RolloutTimes;
+  /** Whether it is the first row of its task. */
   first: boolean;
   run: string;
   total: number;
@@ -170,13 +171,15 @@ interface LaneRowProps {
   slow: SpanKind | undefined;
 }
 
-function LaneRow({ lane, first, run, total, shade, slow }: LaneRowProps) {
-  const name = laneName(lane);
-  const label = `${name}: ${duration((lane.end ?? total) - lane.start)}${lane.retries > 0 ? `, ${lane.retries} failed attempts` : ""}${lane.ended === "failed" ? ", failed" : ""}`;
-  const open = lane.episode === null ? undefined : address(["runs", run, "episodes", lane.episode]);
+function RolloutRow({ rollout, first, run, total, shade, slow }: RolloutRowProps) {
+  const name = nameOf(rollout);
+  const label = `${name}: ${duration((rollout.end ?? total) - rollout.start)}${rollout.retries > 0 ? `, ${rollout.retries} failed attempts` : ""}${rollout.ended === "failed" ? ", failed" : ""}`;
+  const open = rollout.episode === null ? undefined : address(["runs", run, "episodes", rollout.episode]);
   return (
-    <div class={`lane${first ? " first" : ""}${slow ? " slow" : ""}${lane.ended === "failed" ? " failed" : ""}`}>
-      <span class="lane-name" title={label}>
+    <div
+      class={`timeline-row${first ? " first" : ""}${slow ? " slow" : ""}${rollout.ended === "failed" ? " failed" : ""}`}
+    >
+      <span class="timeline-name" title={label}>
         {open ? (
           <a href={href(open)} data-row>
             {printable(name)}
@@ -186,7 +189,7 @@ function LaneRow({ lane, first, run, total, shade, slow }: LaneRowProps) {
         )}
       </span>
       <div class="track" role="img" aria-label={label}>
-        {lane.spans.map((span) => (
+        {rollout.spans.map((span) => (
           <i
             key={`${span.kind} ${span.start} ${span.call ?? ""}`}
             class={`span ${span.kind}${span.failed ? " failed" : ""}`}
@@ -198,7 +201,7 @@ function LaneRow({ lane, first, run, total, shade, slow }: LaneRowProps) {
           />
         ))}
       </div>
-      <Reward value={lane.reward} />
+      <Reward value={rollout.reward} />
     </div>
   );
 }

@@ -1,5 +1,5 @@
 /** What changed at a step, in one sentence. */
-import type { Curves } from "../../src/view/api.ts";
+import type { Curves } from "../../src/view/queries/curves.ts";
 import { short, toNumber } from "../parts/numbers.ts";
 
 /** Besides the reward: metrics that are mentioned if they changed more than usual. */
@@ -19,13 +19,13 @@ const watched: Readonly<Record<string, string>> = {
 };
 
 /** The earlier changes that tell what is usual. */
-const compared = { least: 3, most: 20 };
+const compared = { min: 3, max: 20 };
 /**
  * A change is unusual from this multiple of the median change, if it is also this share of the value. With too few earlier
  * changes, from a larger share.
  */
 const unusual = { times: 3, share: 0.05, shareAlone: 0.25 };
-const mostMentioned = 3;
+const maxMentioned = 3;
 
 /** E.g. `Against step 4, the mean reward rose from 0.4 to 0.5; the entropy fell unusually, from 2 to 1.` Undefined for the first step. */
 export function changeSentence({ steps, columns }: Curves, index: number): string | undefined {
@@ -38,7 +38,7 @@ export function changeSentence({ steps, columns }: Curves, index: number): strin
       return change === undefined || change.size < 1 || isSame(change) ? [] : [{ noun, change }];
     })
     .sort((left, right) => right.change.size - left.change.size)
-    .slice(0, mostMentioned)
+    .slice(0, maxMentioned)
     .map(({ noun, change }, place) => `${noun} ${verb(change)}${place === 0 ? " unusually," : ""} ${fromTo(change)}`);
   const known = reward === undefined ? [] : [`the mean reward ${verb(reward)} ${fromTo(reward)}`];
   const nothing = reward === undefined ? "nothing changed unusually" : "nothing else changed unusually";
@@ -55,14 +55,14 @@ interface Change {
 
 function changeAt(values: readonly (number | null)[], index: number): Change | undefined {
   const differences: number[] = [];
-  for (let at = Math.max(1, index - compared.most); at < index; at++) {
+  for (let at = Math.max(1, index - compared.max); at < index; at++) {
     const [before, now] = [values[at - 1], values[at]];
     if (isKnown(before) && isKnown(now)) differences.push(Math.abs(now - before));
   }
   const [before, now] = [values[index - 1], values[index]];
   if (!isKnown(before) || !isKnown(now)) return undefined;
   const usual =
-    differences.length < compared.least
+    differences.length < compared.min
       ? unusual.shareAlone * Math.abs(before)
       : unusual.times * differences.sort((left, right) => left - right)[Math.floor(differences.length / 2)]!;
   const change = Math.abs(now - before);

@@ -1,5 +1,6 @@
 // @vitest-environment happy-dom
 import { expect, test } from "vitest";
+import type { OriginKind } from "../../src/config/tree/origin.ts";
 import { textChanges } from "../parts/diff-view.tsx";
 import { plannedCharts } from "./charts.ts";
 import { differences, overlay } from "./compare.tsx";
@@ -31,9 +32,9 @@ test("curves of runs lie over each other by tokens", () => {
 });
 
 test("a configuration differs where values differ, also where a key is absent", () => {
-  const entry = (key: string, value: unknown, origin: string) => ({ key, value, origin });
-  const left = { entries: [entry("a", 1, "default"), entry("b", [1], "default"), entry("c", 1, "x.yaml:1:1")] };
-  const right = { entries: [entry("a", 1, "command line"), entry("b", [2], "command line")] };
+  const entry = (key: string, value: unknown, kind: OriginKind) => ({ key, value, origin: { kind, text: kind } });
+  const left = { entries: [entry("a", 1, "default"), entry("b", [1], "default"), entry("c", 1, "file")] };
+  const right = { entries: [entry("a", 1, "override"), entry("b", [2], "override")] };
   expect(differences([left, right])).toEqual([
     { key: "b", entries: [left.entries[1], right.entries[1]] },
     { key: "c", entries: [left.entries[2], undefined] },

@@ -1,6 +1,7 @@
 /** Compares several runs: overlaid curves, and the differences of their configurations. */
 import { useMemo } from "preact/hooks";
-import type { ConfigEntry, Curves, RunConfig } from "../../src/view/api.ts";
+import type { ConfigEntry, RunConfig } from "../../src/view/queries/config.ts";
+import type { Curves } from "../../src/view/queries/curves.ts";
 import { Empty, Link, Pending } from "../parts/basics.tsx";
 import { Chart } from "../parts/chart.tsx";
 import { ChartControls } from "../parts/chart-controls.tsx";
@@ -9,7 +10,7 @@ import { seriesColor } from "../parts/plot.ts";
 import { printable } from "../parts/printable.ts";
 import { address, parameter, setParameters } from "../state/address.ts";
 import { type AxisName, axis, axisNames } from "../state/chart-settings.ts";
-import { type Answer, answerAt, apiPath } from "../state/fetch.ts";
+import { answerTo, type Loaded } from "../state/fetch.ts";
 import { knownAxes, placesOn } from "./charts.ts";
 import { valueText } from "./configuration.tsx";
 
@@ -25,8 +26,8 @@ const compared = [
 
 export function Compare() {
   const runs = parameter("runs").split(",").filter(Boolean);
-  const curves = runs.map((run) => answerAt<Curves>(apiPath("/api/runs/:run/curves", { run, kind: "train" })));
-  const configs = runs.map((run) => answerAt<RunConfig>(apiPath("/api/runs/:run/config", { run })));
+  const curves = runs.map((run) => answerTo("/api/runs/:run/curves", { run, kind: "train" }));
+  const configs = runs.map((run) => answerTo("/api/runs/:run/config", { run }));
   const error = [...curves, ...configs].find(({ error }) => error)?.error;
   if (runs.length < 2) return <Empty>Choose two or more runs in the list of runs.</Empty>;
   if (error || [...curves, ...configs].some(({ data }) => !data)) return <Pending error={error} />;
@@ -49,7 +50,7 @@ export function Compare() {
   );
 }
 
-function Overlays({ runs, curves }: { runs: readonly string[]; curves: readonly Answer<Curves>[] }) {
+function Overlays({ runs, curves }: { runs: readonly string[]; curves: readonly Loaded<Curves>[] }) {
   const all = [...new Set(curves.flatMap(({ data }) => data?.names ?? []))].sort();
   const asked = parameter("curves").split(",").filter(Boolean);
   const shown = [...compared.filter((name) => all.includes(name)), ...asked];
@@ -119,7 +120,7 @@ export function differences(
     .filter(({ entries }) => new Set(entries.map((entry) => (entry ? valueText(entry.value) : undefined))).size > 1);
 }
 
-function Differences({ runs, configs }: { runs: readonly string[]; configs: readonly Answer<RunConfig>[] }) {
+function Differences({ runs, configs }: { runs: readonly string[]; configs: readonly Loaded<RunConfig>[] }) {
   const different = differences(configs.map(({ data }) => data));
   return (
     <section class="card">
@@ -147,7 +148,7 @@ function Differences({ runs, configs }: { runs: readonly string[]; configs: read
                   {entries.map((entry, index) => (
                     <td key={runs[index]}>
                       {entry ? <code>{printable(valueText(entry.value))}</code> : <span class="muted">absent</span>}
-                      <small class="origin">{printable(entry?.origin ?? "")}</small>
+                      <small class="origin">{printable(entry?.origin?.text ?? "")}</small>
                     </td>
                   ))}
                 </tr>

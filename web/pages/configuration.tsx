@@ -1,4 +1,5 @@
 /** The configuration of a run: every value, where it was set, and what it means. */
+import type { ConfigEntry } from "../../src/view/queries/config.ts";
 import { Choice, Empty, Pending } from "../parts/basics.tsx";
 import { count } from "../parts/numbers.ts";
 import { printable } from "../parts/printable.ts";
@@ -6,8 +7,7 @@ import { parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
 
 /** Whether the value was set, and is not one of Hone's defaults. */
-const isChosen = (origin: string | undefined) =>
-  origin !== undefined && !/^((synced|forwarded) from \S+ \()?default\b/.test(origin);
+const isChosen = (origin: ConfigEntry["origin"]) => origin !== undefined && origin.kind !== "default";
 
 export const valueText = (value: unknown): string =>
   typeof value === "string" ? value : (JSON.stringify(value) ?? "–");
@@ -20,7 +20,7 @@ export function Configuration({ run }: { run: string }) {
   const entries = data.entries
     .filter(({ origin }) => all || isChosen(origin))
     .filter(({ key, value, about, origin }) => {
-      const text = `${key} ${valueText(value)} ${about ?? ""} ${origin ?? ""}`.toLowerCase();
+      const text = `${key} ${valueText(value)} ${about ?? ""} ${origin?.text ?? ""}`.toLowerCase();
       return words.every((word) => text.includes(word));
     });
   return (
@@ -57,7 +57,7 @@ export function Configuration({ run }: { run: string }) {
             <dd>
               <code>{printable(valueText(value))}</code>
               <span class={isChosen(origin) ? "origin chosen" : "origin"}>
-                {printable(origin ?? "origin not recorded")}
+                {printable(origin?.text ?? "origin not recorded")}
               </span>
             </dd>
             {about && <dd class="muted">{printable(about)}</dd>}

@@ -1,23 +1,21 @@
 /** One episode: its turns, with every sampled token colored. */
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Episode as EpisodeData } from "../../src/view/api.ts";
+import type { Episode as EpisodeData } from "../../src/view/queries/episode.ts";
 import { boundsOf, type ColoringName, coloringNames } from "../../src/view/token-scale.ts";
 import { Advantage, Choice, Link, Pending, Reward, Text } from "../parts/basics.tsx";
 import { count, duration, short } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
 import { VirtualList } from "../parts/virtual.tsx";
-import { address, go, parameter, setParameters } from "../state/address.ts";
-import { useAnswer } from "../state/fetch.ts";
+import { address, embedded, go, parameter, setParameters } from "../state/address.ts";
+import { answerTo, useAnswer } from "../state/fetch.ts";
 import { useKeys } from "../state/keys.ts";
 import { listParameters, tabAddress } from "../state/place.ts";
 import { BlockView } from "../tokens/block-view.tsx";
-import { type Block, blocksOf } from "../tokens/blocks.ts";
+import { addressOfToken, type Block, blocksOf, contains, placeOf } from "../tokens/blocks.ts";
 import { colorings, type Range, rangeOf } from "../tokens/colorings.ts";
 import { FindBox, useFind } from "../tokens/find-box.tsx";
 import { currentToken, PromptBlock, SampledBlock } from "../tokens/token-block.tsx";
 import { Legend, TokenNumbers } from "../tokens/token-numbers.tsx";
-import { addressOfToken, contains, placeOf } from "../tokens/token-place.ts";
-import { type Neighbors, neighborsOf } from "./neighbors.ts";
 
 export function Episode({ run, episode }: { run: string; episode: string }) {
   const { data, error } = useAnswer("/api/runs/:run/episodes/:episode", { run, episode });
@@ -34,6 +32,54 @@ export function Episode({ run, episode }: { run: string; episode: string }) {
       <Transcript run={run} episode={data} />
     </>
   );
+}
+
+/** The episodes before and after one: in the list from which it was opened, or in its step. */
+interface Neighbors {
+  previous: string | null;
+  next: string | null;
+  /** The place in the list, from 0; undefined if the episode was not opened from a list. */
+  list?: { place: number; total: number } | undefined;
+}
+
+/** The list of a live run grows at its start: the episode is searched this far around its old place. */
+const around = 100;
+
+/** Reads signals, so that a component is drawn again when the list changes. */
+function neighborsOf(run: string, { key, previous, next }: EpisodeData): Neighbors {
+  if (embedded !== undefined || Object.values(listParameters()).every((value) => value === ""))
+    return { previous, next };
+  const place = Number(parameter("place")) || 0;
+  // In an edited link the place can be wrong: then the neighbors are those in the step.
+  return (
+    inPart(run, key, Math.max(0, place - 1), 3) ??
+    inPart(run, key, Math.max(0, place - around), 2 * around) ?? { previous, next }
+  );
+}
+
+/** Undefined if this part of the list does not have the episode and both of its neighbors. */
+function inPart(run: string, key: string, offset: number, limit: number): Neighbors | undefined {
+  const part = keysOf(run, offset, limit);
+  if (part === undefined) return { previous: null, next: null };
+  const { keys, total } = part;
+  const at = keys.indexOf(key);
+  const place = offset + at;
+  if (at < 0) return undefined;
+  if ((at === 0 && place > 0) || (at === keys.length - 1 && place < total - 1)) return undefined;
+  return { previous: keys[at - 1] ?? null, next: keys[at + 1] ?? null, list: { place, total } };
+}
+
+/** Undefined until it is answered. */
+function keysOf(run: string, offset: number, limit: number): { keys: string[]; total: number } | undefined {
+  const { q, filter, sort, order } = listParameters();
+  const part = { run, filter, offset: String(offset), limit: String(limit) };
+  if (q !== "") {
+    const { data } = answerTo("/api/runs/:run/search", { ...part, q });
+    return data && { total: data.total, keys: data.hits.map(({ episode }) => episode.key) };
+  }
+  const sorted = { sort: (sort || "newest") as "newest", order: order === "asc" ? "asc" : "desc" } as const;
+  const { data } = answerTo("/api/runs/:run/episodes", { ...part, ...sorted });
+  return data && { total: data.total, keys: data.rows.map(({ key }) => key) };
 }
 
 /** Undefined at the ends of the list. */

@@ -1,5 +1,5 @@
 /** Failures, grouped by where they happened and by message. */
-import type { FailureGroup } from "../../src/view/api.ts";
+import type { FailureGroup } from "../../src/view/queries/failures.ts";
 import { Empty, Link, Pending } from "../parts/basics.tsx";
 import { FilterBox } from "../parts/filter-box.tsx";
 import { count } from "../parts/numbers.ts";
@@ -9,7 +9,7 @@ import { useAnswer } from "../state/fetch.ts";
 
 export function Failures({ run }: { run: string }) {
   const { data, error } = useAnswer("/api/runs/:run/failures", { run, filter: parameter("filter") });
-  const most = Math.max(1, ...(data?.terminations.map(({ count }) => count) ?? []));
+  const max = Math.max(1, ...(data?.terminations.map(({ count }) => count) ?? []));
   return (
     <>
       <div class="head">
@@ -27,7 +27,7 @@ export function Failures({ run }: { run: string }) {
                   <Link to={address(["runs", run, "episodes"], { filter: `termination=${termination}` })}>
                     {oneLine(termination.replaceAll("_", " "))}
                   </Link>
-                  <i style={{ inlineSize: `${(count / most) * 100}%` }} />
+                  <i style={{ inlineSize: `${(count / max) * 100}%` }} />
                   <b>{count.toLocaleString("en")}</b>
                 </li>
               ))}

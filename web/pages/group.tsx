@@ -1,15 +1,16 @@
 /** The rollouts of one task in one step, side by side. */
-import type { Group as GroupData, GroupMember } from "../../src/view/api.ts";
+import type { Group as GroupData, GroupMember } from "../../src/view/queries/groups.ts";
 import { Advantage, Choice, Link, Pending, Reward, StepSlider, Text } from "../parts/basics.tsx";
 import { DiffView } from "../parts/diff-view.tsx";
 import { count, duration, short } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
 import { address, href, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
+import { shownKind } from "../state/place.ts";
 import { ZeroSignal } from "./groups.tsx";
 
 export function Group({ run }: { run: string }) {
-  const kind = parameter("kind") === "validation" ? "validation" : "train";
+  const kind = shownKind();
   const task = parameter("task");
   const { data, error, stale } = useAnswer("/api/runs/:run/group", { run, step: parameter("step"), task, kind });
   if (!data) return <Pending error={error} />;

@@ -1,15 +1,15 @@
 /** The groups of a step: the rollouts of one task and role, which are compared with each other. */
-import type { GroupSummary } from "../../src/view/api.ts";
+import type { GroupSummary } from "../../src/view/queries/groups.ts";
 import { Empty, KindChoice, Pending, StepSlider } from "../parts/basics.tsx";
 import { count, short, toNumber } from "../parts/numbers.ts";
 import { oneLine } from "../parts/printable.ts";
-import { address, href, parameter, setParameters } from "../state/address.ts";
+import { address, href, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
-import { chosenStep } from "../state/place.ts";
+import { chosenStep, shownKind } from "../state/place.ts";
 
 export function Groups({ run }: { run: string }) {
   const detail = useAnswer("/api/runs/:run", { run });
-  const kind = parameter("kind") === "validation" ? "validation" : "train";
+  const kind = shownKind();
   const steps = (detail.data?.steps ?? []).filter((step) => step[kind] > 0).map(({ step }) => step);
   const step = chosenStep(steps);
   if (!detail.data) return <Pending error={detail.error} />;

@@ -1,13 +1,11 @@
 /** All runs of the folder. */
 import { useEffect, useState } from "preact/hooks";
-import type { RunSummary } from "../../src/view/api.ts";
+import type { RunSummary } from "../../src/view/queries/run.ts";
 import { Empty, Link, Pending, Reward, StateBadge } from "../parts/basics.tsx";
 import { ago, atTime, short, toNumber } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
-import { Sparkline } from "../parts/sparkline.tsx";
-import { address, go, href, parameter, setParameters } from "../state/address.ts";
+import { address, embedded, go, href, parameter, setParameters } from "../state/address.ts";
 import { now } from "../state/clock.ts";
-import { embedded } from "../state/embedded.ts";
 import { useAnswer } from "../state/fetch.ts";
 
 export function Runs() {
@@ -221,3 +219,19 @@ function RunRow({ run, columns, chosen, onToggle }: RunRowProps) {
 
 const validationText = (validation: RunSummary["validation"]) =>
   validation["val/reward"] === undefined ? <span class="muted">–</span> : short(validation["val/reward"]);
+
+/** A small curve in a table. */
+function Sparkline({ values, label }: { values: readonly (number | null)[]; label: string }) {
+  const known = values.flatMap((value, index) => (value === null || !Number.isFinite(value) ? [] : [{ index, value }]));
+  if (known.length < 2) return <span class="muted">–</span>;
+  const low = Math.min(...known.map(({ value }) => value));
+  const range = Math.max(...known.map(({ value }) => value)) - low || 1;
+  const points = known.map(
+    ({ index, value }) => `${(index / (values.length - 1)) * 96 + 2},${22 - ((value - low) / range) * 20}`,
+  );
+  return (
+    <svg class="sparkline" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label={label}>
+      <polyline points={points.join(" ")} vector-effect="non-scaling-stroke" />
+    </svg>
+  );
+}

@@ -1,5 +1,7 @@
 /** The same task at two steps of a run, with a comparison of the replies. */
-import type { Episode, EpisodeRow, TaskHistory } from "../../src/view/api.ts";
+import type { Episode } from "../../src/view/queries/episode.ts";
+import type { EpisodeRow } from "../../src/view/queries/episode-list.ts";
+import type { TaskHistory } from "../../src/view/queries/groups.ts";
 import { Advantage, Choice, Empty, Link, Pending, Reward, StepSlider, Text } from "../parts/basics.tsx";
 import { Chart } from "../parts/chart.tsx";
 import { DiffView, TokenDiff, type Tokens } from "../parts/diff-view.tsx";
@@ -7,9 +9,10 @@ import { toNumber } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
 import { address, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
+import { shownKind } from "../state/place.ts";
 
 export function Task({ run }: { run: string }) {
-  const kind = parameter("kind") === "validation" ? "validation" : "train";
+  const kind = shownKind();
   const task = parameter("task");
   const { data, error } = useAnswer("/api/runs/:run/task", { run, task, kind });
   if (!data) return <Pending error={error} />;

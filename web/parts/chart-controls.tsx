@@ -1,7 +1,6 @@
 /** The settings of all charts of a page: smoothing, the horizontal axis, and its range. */
-
 import { setParameters } from "../state/address.ts";
-import { type AxisName, axis, axisNames, mostSmooth, setZoom, smoothing, zoom } from "../state/chart-settings.ts";
+import { type AxisName, axis, axisNames, maxSmooth, setZoom, smoothing, zoom } from "../state/chart-settings.ts";
 import { Choice } from "./basics.tsx";
 import { short } from "./numbers.ts";
 
@@ -27,7 +26,7 @@ export function ChartControls({ steps, known, bySteps = true }: ChartControlsPro
         <input
           type="range"
           min={0}
-          max={mostSmooth}
+          max={maxSmooth}
           step={0.01}
           value={weight}
           onInput={({ currentTarget: { value } }) => setParameters({ smooth: Number(value) === 0 ? null : value })}

@@ -1,8 +1,7 @@
 /** The filter of episodes, in the same language as in the terminal. */
-import { useEffect, useState } from "preact/hooks";
-import type { ApiError } from "../../src/view/api.ts";
-import { parameter, setParameters } from "../state/address.ts";
-import { embedded } from "../state/embedded.ts";
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { ApiError } from "../../src/view/server/app.ts";
+import { embedded, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
 import { Pending } from "./basics.tsx";
 import { printable } from "./printable.ts";
@@ -26,12 +25,17 @@ function LiveFilterBox({ error, name = "filter" }: FilterBoxProps) {
   const fields = useAnswer("/api/fields", {}).data;
   const given = parameter(name);
   const [text, setText] = useState(given);
-  useEffect(() => setText(given), [given]);
+  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
+  // A filter that the page sets in another way replaces what was typed.
   useEffect(() => {
-    if (text === given) return;
-    const timer = setTimeout(() => setParameters({ [name]: text }), typingMilliseconds);
-    return () => clearTimeout(timer);
-  }, [text, given, name]);
+    setText(given);
+    return () => clearTimeout(timer.current);
+  }, [given]);
+  const type = (typed: string) => {
+    setText(typed);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => setParameters({ [name]: typed }), typingMilliseconds);
+  };
   return (
     <div class="filter">
       <input
@@ -43,7 +47,7 @@ function LiveFilterBox({ error, name = "filter" }: FilterBoxProps) {
         aria-invalid={error?.at !== undefined}
         aria-describedby="filter-error"
         value={text}
-        onInput={(event) => setText(event.currentTarget.value)}
+        onInput={(event) => type(event.currentTarget.value)}
         onKeyDown={(event) => event.key === "Enter" && setParameters({ [name]: text })}
       />
       <FilterError error={error} text={given} />

@@ -1,5 +1,5 @@
 /** Formats numbers, times and texts. */
-import type { JsonNumber, Milliseconds } from "../../src/view/api.ts";
+import type { JsonNumber } from "../../src/view/queries/json.ts";
 
 /** The number, or null if it is unknown. JSON has no NaN and no infinities. */
 export const toNumber = (value: JsonNumber | null | undefined): number | null =>
@@ -43,7 +43,7 @@ export function duration(milliseconds: number): string {
     : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-export function ago(time: Milliseconds | null, now = Date.now()): string {
+export function ago(time: number | null, now = Date.now()): string {
   if (time === null) return "–";
   const passed = now - time;
   const days = Math.floor(passed / 86_400_000);
@@ -51,5 +51,4 @@ export function ago(time: Milliseconds | null, now = Date.now()): string {
   return passed < 60_000 ? "just now" : `${duration(Math.floor(passed / 60_000) * 60_000).replace(" 0 s", "")} ago`;
 }
 
-export const atTime = (time: Milliseconds | null): string =>
-  time === null ? "unknown" : new Date(time).toLocaleString();
+export const atTime = (time: number | null): string => (time === null ? "unknown" : new Date(time).toLocaleString());

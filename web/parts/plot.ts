@@ -32,7 +32,7 @@ export interface ChartProps {
 
 export interface CanvasProps extends ChartProps {
   logarithmic: boolean;
-  /** Of the past in the moving average. */
+  /** The weight of the past in the moving average. */
   weight: number;
   zoom: readonly [from: number, to: number] | undefined;
 }

@@ -4,9 +4,9 @@ import { parameter, setParameters } from "./address.ts";
 export const axisNames = ["step", "tokens", "time"] as const;
 export type AxisName = (typeof axisNames)[number];
 
-/** Of the past in the moving average; 0: curves are not smoothed. */
-export const mostSmooth = 0.99;
-export const smoothing = (): number => Math.max(0, Math.min(mostSmooth, Number(parameter("smooth")) || 0));
+/** The largest weight of the past in the moving average; with 0, curves are not smoothed. */
+export const maxSmooth = 0.99;
+export const smoothing = (): number => Math.max(0, Math.min(maxSmooth, Number(parameter("smooth")) || 0));
 
 export const axis = (): AxisName => axisNames.find((name) => name === parameter("x")) ?? "step";
 

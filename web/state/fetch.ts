@@ -1,32 +1,28 @@
 /** Caches the answers of the API, and fetches them again when the run has changed. */
 import { type Signal, signal } from "@preact/signals";
 import { useRef } from "preact/hooks";
-import type { ApiError, Routes } from "../../src/view/api.ts";
-import { embedded } from "./embedded.ts";
+import type { ApiError } from "../../src/view/server/app.ts";
+import type { Answer, Query, Route } from "../../src/view/server/routes.ts";
+import { embedded } from "./address.ts";
 
-export interface Answer<T> {
+export interface Loaded<T> {
   data?: T;
   error?: ApiError;
 }
 
 interface Entry {
-  answer: Signal<Answer<unknown>>;
+  loaded: Signal<Loaded<unknown>>;
   /** The text of the answer. An unchanged answer is not rendered again. */
   text: string;
   shown: boolean;
 }
 
 /** Answers that are no longer shown, kept for the browser's back button. */
-const keptAnswers = 60;
+const maxHidden = 60;
 const entries = new Map<string, Entry>();
 
-type RouteOf<R extends keyof Routes> = Routes[R];
-
 /** The address of a route, e.g. `apiPath("/api/runs/:run/groups", { run: "toy", step: "12" })`. */
-export function apiPath<R extends keyof Routes>(
-  route: R,
-  values: RouteOf<R>["query"] & { run?: string | undefined; episode?: string | undefined },
-): string {
+function apiPath<R extends Route>(route: R, values: Query<R>): string {
   const left: Record<string, string | undefined> = { ...values };
   const base = route.replace(/:(\w+)/g, (_, name: string) => {
     const value = left[name] ?? "";
@@ -39,8 +35,9 @@ export function apiPath<R extends keyof Routes>(
   return query.size === 0 ? base : `${base}?${query}`;
 }
 
-/** The answer at a path; reading it in a component draws the component again when it changes. */
-export function answerAt<T>(path: string): Answer<T> {
+/** The answer of a route; reading it in a component draws the component again when it changes. */
+export function answerTo<R extends Route>(route: R, values: Query<R>): Loaded<Answer<R>> {
+  const path = apiPath(route, values);
   let entry = entries.get(path);
   if (entry === undefined) {
     entry = newEntry();
@@ -48,18 +45,16 @@ export function answerAt<T>(path: string): Answer<T> {
     void load(path, entry);
     dropOld();
   }
-  return entry.answer.value as Answer<T>;
+  return entry.loaded.value as Loaded<Answer<R>>;
 }
 
 /** The answer of a route. While another path loads, the previous data is shown and marked as stale. */
-export function useAnswer<R extends keyof Routes>(
-  route: R,
-  values: Parameters<typeof apiPath<R>>[1],
-): Answer<RouteOf<R>["answer"]> & { stale: boolean } {
-  const answer = answerAt<RouteOf<R>["answer"]>(apiPath(route, values));
-  const before = useRef<{ run: string | undefined; data: RouteOf<R>["answer"] }>(undefined);
-  if (answer.data !== undefined) before.current = { run: values.run, data: answer.data };
-  const last = before.current?.run === values.run ? before.current?.data : undefined;
+export function useAnswer<R extends Route>(route: R, values: Query<R>): Loaded<Answer<R>> & { stale: boolean } {
+  const answer = answerTo(route, values);
+  const { run } = values as { run?: string };
+  const before = useRef<{ run: string | undefined; data: Answer<R> }>(undefined);
+  if (answer.data !== undefined) before.current = { run, data: answer.data };
+  const last = before.current?.run === run ? before.current?.data : undefined;
   if (answer.data !== undefined || answer.error !== undefined || last === undefined) return { ...answer, stale: false };
   return { data: last, stale: true };
 }
@@ -81,7 +76,7 @@ export function refresh(matches: (path: string) => boolean): void {
 
 function newEntry(): Entry {
   const entry: Entry = {
-    answer: signal({}, { watched: () => show(true), unwatched: () => show(false) }),
+    loaded: signal({}, { watched: () => show(true), unwatched: () => show(false) }),
     text: "",
     shown: false,
   };
@@ -93,13 +88,13 @@ function newEntry(): Entry {
 
 function dropOld(): void {
   const hidden = [...entries].filter(([, { shown }]) => !shown);
-  for (const [path] of hidden.slice(0, Math.max(0, hidden.length - keptAnswers))) entries.delete(path);
+  for (const [path] of hidden.slice(0, Math.max(0, hidden.length - maxHidden))) entries.delete(path);
 }
 
 async function load(path: string, entry: Entry): Promise<void> {
   if (embedded !== undefined) {
     const data = embedded[path];
-    entry.answer.value =
+    entry.loaded.value =
       data === undefined ? { error: { error: "This report does not contain this part." } } : { data };
     return;
   }
@@ -108,12 +103,12 @@ async function load(path: string, entry: Entry): Promise<void> {
     const text = await response.text();
     if (text === entry.text) return;
     entry.text = text;
-    entry.answer.value = response.ok ? { data: JSON.parse(text) } : { error: readError(text, response) };
+    entry.loaded.value = response.ok ? { data: JSON.parse(text) } : { error: readError(text, response) };
   } catch {
     entry.text = "";
     // The old data stays on the page; the top bar says that the connection is lost.
-    if (entry.answer.peek().data !== undefined) return;
-    entry.answer.value = { error: { error: "The viewer does not answer.", hint: "Start hone view again." } };
+    if (entry.loaded.peek().data !== undefined) return;
+    entry.loaded.value = { error: { error: "The viewer does not answer.", hint: "Start hone view again." } };
   }
 }
 

@@ -18,13 +18,17 @@ test("the list of runs, and compared runs, follow a run that trains", async () =
     asked.push(path);
     return new Response(JSON.stringify({ asked: asked.length }));
   });
-  const { answerAt } = await import("./fetch.ts");
+  const { answerTo } = await import("./fetch.ts");
   const { listen } = await import("./live.ts");
   listen();
   const list = ["/api/runs", "/api/columns?names=a"];
   const shown = [...list, "/api/runs/toy/curves", "/api/runs/toy/scales", "/api/runs/other/curves"];
   const stop = effect(() => {
-    for (const path of shown) answerAt(path);
+    answerTo("/api/runs", {});
+    answerTo("/api/columns", { names: "a" });
+    answerTo("/api/runs/:run/curves", { run: "toy" });
+    answerTo("/api/runs/:run/scales", { run: "toy" });
+    answerTo("/api/runs/:run/curves", { run: "other" });
   });
   await vi.advanceTimersByTimeAsync(1000);
   expect(asked.splice(0)).toEqual(shown);

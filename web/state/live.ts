@@ -1,8 +1,7 @@
 /** Handles the viewer's events: a new step, a new run, a script that opens a view. */
 import { computed, effect, signal } from "@preact/signals";
-import type { ServerEvents } from "../../src/view/api.ts";
-import { go, path } from "./address.ts";
-import { embedded } from "./embedded.ts";
+import type { ServerEvents } from "../../src/view/server/live.ts";
+import { embedded, go, path } from "./address.ts";
 import { refresh } from "./fetch.ts";
 
 export const connection = signal<"connected" | "lost" | "offline">(embedded ? "offline" : "connected");
@@ -59,7 +58,7 @@ export function listen(): void {
       refreshSoon(`${runs}/${encodeURIComponent(change.run)}`);
       refreshList();
     });
-    // Within a step only the run's own line and the lanes of its rollouts change.
+    // Within a step only the run's own line and the times of its rollouts change.
     on("journal", () => {
       refreshSoon(`${runs}/${encodeURIComponent(run)}`, { below: false });
       refreshSoon(`${runs}/${encodeURIComponent(run)}/anatomy`);

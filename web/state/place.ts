@@ -18,6 +18,9 @@ function shownStep(): ShownStep | undefined {
   return view === "task" ? undefined : { step: parameter("step"), kind: parameter("kind") };
 }
 
+/** Whether the view is about episodes of training or of validation. */
+export const shownKind = () => (parameter("kind") === "validation" ? "validation" : "train");
+
 /** The step of the address among those that the view has: the asked one or the one before it; by default the newest. */
 export function chosenStep(steps: readonly number[]): number {
   const asked = parameter("step");

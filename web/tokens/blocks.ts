@@ -2,7 +2,7 @@
  * An episode as a flat list of blocks for a virtual list. Long messages and replies are cut into blocks of bounded size, at
  * line breaks where there are some, so 30,000 tokens or a line of a megabyte open as fast as a short reply.
  */
-import type { Episode, Message, TrajectoryDetail, Turn } from "../../src/view/api.ts";
+import type { Episode, Message, TrajectoryDetail, Turn } from "../../src/view/queries/episode.ts";
 
 export type Block = { key: string; trajectory: number; turn: number } & (
   | { kind: "trajectory"; of: TrajectoryDetail }
@@ -15,8 +15,8 @@ export type Block = { key: string; trajectory: number; turn: number } & (
   | { kind: "result"; of: Turn }
 );
 
-const textLength = { wanted: 1500, most: 4000 };
-const tokenCount = { wanted: 120, most: 240 };
+const textLength = { wanted: 1500, max: 4000 };
+const tokenCount = { wanted: 120, max: 240 };
 
 /** @param exact shows the prompt's tokens instead of its messages */
 export function blocksOf({ detail }: Pick<Episode, "detail">, exact: boolean): Block[] {
@@ -71,9 +71,9 @@ function messageParts(of: Message): MessageBlock[] {
 export function cutText(text: string): string[] {
   const parts: string[] = [];
   let start = 0;
-  while (text.length - start > textLength.most) {
+  while (text.length - start > textLength.max) {
     const line = text.indexOf("\n", start + textLength.wanted) + 1;
-    let end = line > 0 && line - start <= textLength.most ? line : start + textLength.most;
+    let end = line > 0 && line - start <= textLength.max ? line : start + textLength.max;
     // Not between the halves of a character.
     if (/[\ud800-\udbff]/.test(text.charAt(end - 1))) end -= 1;
     parts.push(text.slice(start, end));
@@ -91,7 +91,7 @@ export function cutTokens(pieces: readonly string[]): [from: number, to: number]
   for (const [index, piece] of pieces.entries()) {
     length += piece.length;
     const size = index + 1 - from;
-    const full = size >= tokenCount.most || length >= textLength.most;
+    const full = size >= tokenCount.max || length >= textLength.max;
     if (!full && (size < tokenCount.wanted || !piece.includes("\n"))) continue;
     ranges.push([from, index + 1]);
     from = index + 1;
@@ -99,4 +99,30 @@ export function cutTokens(pieces: readonly string[]): [from: number, to: number]
   }
   if (from < pieces.length) ranges.push([from, pieces.length]);
   return ranges;
+}
+
+/** A token of turn `turn` of a trajectory: of its prompt, or of those that were sampled. */
+export interface TokenPlace {
+  trajectory: number;
+  turn: number;
+  prompt: boolean;
+  index: number;
+}
+
+/** As the address has it: `1.0.57` is token 57 of the first turn of the second trajectory, `1.0.p57` that of its prompt. */
+export const addressOfToken = (place: TokenPlace | null): string =>
+  place === null ? "" : `${place.trajectory}.${place.turn}.${place.prompt ? "p" : ""}${place.index}`;
+
+/** Null if the address names no token. */
+export function placeOf(at: string): TokenPlace | null {
+  const [, trajectory, turn, prompt, index] = /^(\d+)\.(\d+)\.(p?)(\d+)$/.exec(at) ?? [];
+  if (index === undefined) return null;
+  return { trajectory: Number(trajectory), turn: Number(turn), prompt: prompt === "p", index: Number(index) };
+}
+
+/** Whether a block shows this token. */
+export function contains(block: Block, place: TokenPlace | null): boolean {
+  if (place === null || (block.kind !== "sampled" && block.kind !== "prompt")) return false;
+  const isSame = block.trajectory === place.trajectory && block.turn === place.turn;
+  return isSame && (block.kind === "prompt") === place.prompt && place.index >= block.from && place.index < block.to;
 }

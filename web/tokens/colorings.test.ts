@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import type { SampledTokens, Turn } from "../../src/view/api.ts";
+import type { SampledTokens, Turn } from "../../src/view/queries/episode.ts";
 import { boundsOf, coloringNames } from "../../src/view/token-scale.ts";
 import { colorings, legendValues, rangeOf, shade, shadeOf } from "./colorings.ts";
 import { thinkingRange, tokenText } from "./token-text.ts";

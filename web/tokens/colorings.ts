@@ -1,5 +1,5 @@
 /** The colorings of tokens. A token that is not trained on has no color in any of them. */
-import type { SampledTokens } from "../../src/view/api.ts";
+import type { SampledTokens } from "../../src/view/queries/episode.ts";
 import { type Bounds, type ColoringName, isTrained, tokenNumbers } from "../../src/view/token-scale.ts";
 import { percent, short, signed } from "../parts/numbers.ts";
 
@@ -11,8 +11,8 @@ export interface Coloring {
   /** `both`: two colors around 0. `up`: stronger with size. `steps`: shades in order. */
   scale: "both" | "up" | "steps";
   /** Limits for the value that gets the full color. */
-  least: number;
-  most?: number;
+  min: number;
+  max?: number;
 }
 
 export const colorings: Readonly<Record<ColoringName, Coloring>> = {
@@ -21,15 +21,15 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
     about: "How much better the reply is than its group: blue tokens are made more likely, orange tokens less likely.",
     show: signed,
     scale: "both",
-    least: 1e-6,
+    min: 1e-6,
   },
   logprob: {
     label: "log-prob",
     about: "Log-probability under the sampler, in nats: the stronger, the less likely the token was.",
     show: (value) => `${short(value)} (${percent(Math.exp(value))})`,
     scale: "up",
-    least: 6,
-    most: 6,
+    min: 6,
+    max: 6,
   },
   ratio: {
     label: "ratio",
@@ -37,23 +37,23 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
       "Probability at the end of the update divided by that at its start: blue tokens became more likely, orange tokens less likely.",
     show: (value) => short(Math.exp(value)),
     scale: "both",
-    least: 0.05,
-    most: 1,
+    min: 0.05,
+    max: 1,
   },
   clipped: {
     label: "clipped",
     about: "The clipped objective ignored the gradient of the colored tokens.",
     show: (value) => (value === 0 ? "no" : "yes"),
     scale: "up",
-    least: 1,
-    most: 1,
+    min: 1,
+    max: 1,
   },
   entropy: {
     label: "entropy",
     about: "Entropy of the distribution the token was drawn from, in nats: the stronger, the less certain.",
     show: short,
     scale: "up",
-    least: 1,
+    min: 1,
   },
   reference: {
     label: "reference KL",
@@ -61,8 +61,8 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
       "Log-probability under the trainer minus that under the reference model: blue tokens became more likely, orange tokens less likely.",
     show: signed,
     scale: "both",
-    least: 0.05,
-    most: 3,
+    min: 0.05,
+    max: 3,
   },
   mismatch: {
     label: "mismatch",
@@ -70,23 +70,23 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
       "Log-probability under the trainer minus that under the sampler, for the same weights: should be close to 0.",
     show: signed,
     scale: "both",
-    least: 0.05,
-    most: 2,
+    min: 0.05,
+    max: 2,
   },
   version: {
     label: "version",
     about: "Version of the weights that sampled the token: the darker, the newer.",
     show: String,
     scale: "steps",
-    least: 1,
+    min: 1,
   },
   mask: {
     label: "mask",
     about: "Colored tokens are trained on. The others were sampled and are not, e.g. rejected or filtered.",
     show: (value) => (value === 0 ? "not trained on" : "trained on"),
     scale: "up",
-    least: 1,
-    most: 1,
+    min: 1,
+    max: 1,
   },
 };
 
@@ -99,11 +99,11 @@ export interface Range {
 }
 
 /** @param bounds of an episode's trained tokens, or of a run's */
-export function rangeOf({ scale, least, most }: Coloring, bounds: Bounds | null | undefined): Range | null {
+export function rangeOf({ scale, min, max }: Coloring, bounds: Bounds | null | undefined): Range | null {
   if (!bounds) return null;
   const [low, high] = bounds;
   const size = scale === "steps" ? Math.max(1, high - low) : Math.max(Math.abs(low), Math.abs(high));
-  return { low, high, full: Math.min(most ?? size, Math.max(least, size)) };
+  return { low, high, full: Math.min(max ?? size, Math.max(min, size)) };
 }
 
 export interface Shade {

@@ -1,8 +1,7 @@
 import { describe, expect, test } from "vitest";
-import type { Turn } from "../../src/view/api.ts";
-import { type Block, blocksOf } from "./blocks.ts";
+import type { Turn } from "../../src/view/queries/episode.ts";
+import { addressOfToken, type Block, blocksOf, contains, placeOf } from "./blocks.ts";
 import { matchesOf, patternOf } from "./find.ts";
-import { addressOfToken, contains, placeOf } from "./token-place.ts";
 
 const pieces = Array.from({ length: 300 }, (_, index) => (index === 239 ? " so" : index === 240 ? "rry" : " a"));
 const turn: Turn = {

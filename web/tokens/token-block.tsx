@@ -2,11 +2,11 @@
 import { signal, useSignalEffect } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
-import type { Turn } from "../../src/view/api.ts";
+import type { Turn } from "../../src/view/queries/episode.ts";
 import { type ColoringName, isTrained } from "../../src/view/token-scale.ts";
 import { setParameters } from "../state/address.ts";
+import { addressOfToken, type TokenPlace } from "./blocks.ts";
 import { type Range, shadeOf } from "./colorings.ts";
-import { addressOfToken, type TokenPlace } from "./token-place.ts";
 import { thinkingRange, tokenText } from "./token-text.ts";
 
 /** The token whose numbers are shown. */

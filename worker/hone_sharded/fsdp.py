@@ -10,8 +10,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from .interface import Kind, ShardingOptions
 from .model import TokenOutputs
-from .sharding import Kind, ShardingOptions
 
 
 class Fsdp:

@@ -1,4 +1,4 @@
-"""A policy whose weights are divided over the ranks. All ranks call the same methods; rank 0 writes the files."""
+"""Policies whose weights are divided over the ranks. All ranks call the same methods; rank 0 writes the files."""
 
 from math import isfinite
 from pathlib import Path
@@ -6,24 +6,27 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from hone_worker.errors import UserMistake
+from hone_worker.folders import require_new
+from hone_worker.memory import trim_heap
+from hone_worker.models.plain_model import ModelSource
 from hone_worker.policies.adamw import AdamSettings
 from hone_worker.policies.export import export_adapter, export_merged
-from hone_worker.policies.policy import StepTaken
+from hone_worker.policies.interface import PolicyInterface, PolicyTable, StepTaken
 from hone_worker.policies.rounding import Thresholds
 from hone_worker.policies.state_files import StateFacts, read_state, write_state
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from .model import TokenOutputs
-from .sharding import MOMENTS, Sharding
+from . import ulysses
+from .interface import MOMENTS, Sharding, ShardingOptions
+from .model import DenseModel, TokenOutputs, load_plain
+from .sharding import make_sharding
 
 
-class ShardedPolicy:
-    """`adapter`: as in the protocol."""
-
+class ShardedPolicy(PolicyInterface):
     def __init__(self, adapter: dict, model: TokenOutputs, sharding: Sharding):
-        self.adapter, self.model, self.sharding = adapter, model, sharding
-        self.version = 0
+        super().__init__(adapter)
+        self.model, self.sharding = model, sharding
         self.is_critic = model.value_head is not None and adapter["kind"] != "none"
 
     @property
@@ -39,27 +42,20 @@ class ShardedPolicy:
         if self.model.adapter is not None:
             self.model.adapter.on = self.adapter["kind"] == "lora"
 
-    def require_trainable(self) -> None:
-        if self.adapter["kind"] == "none":
-            raise UserMistake("the base model has nothing to train", "create a policy with lora or full")
-
-    def publish(self) -> int:
-        self.require_trainable()
-        self.version += 1
-        return self.version
+    def zero_grad(self) -> None:
+        self.sharding.zero_grad()
 
     def optim_step(self, settings: AdamSettings) -> StepTaken:
-        """Applies and clears the gradient. A gradient that is not finite is dropped. The share of the update that is lost to
-        rounding is not measured."""
+        """Does not measure the share of the update that is lost to rounding."""
         norm = self.sharding.gradient_norm()
         if isfinite(norm):
             self.sharding.step(settings, norm)
         self.sharding.zero_grad()
         return StepTaken(norm, isfinite(norm), 0.0 if self.model.plain.dtype == torch.float32 else None)
 
-    def save_state(self, directory: Path, optimizer: bool) -> None:
+    def save_state(self, directory: Path, optimizer: bool = True) -> None:
         """Writes the same files as hone_worker's policies."""
-        _require_new(directory)
+        require_new(directory)  # on all ranks, before they gather weights
         steps = self.sharding.steps if optimizer else 0
         weights = {name: self.sharding.gather(name) for name in self._trained}
         moments = {
@@ -70,8 +66,7 @@ class ShardedPolicy:
             write_state(directory, facts, weights, moments or None)
 
     def load_state(self, directory: Path, optimizer: bool) -> None:
-        """Loads the files of `save_state` or of hone_worker's policies, written by any number of ranks. If it fails, the policy
-        is unchanged."""
+        """Loads the files of `save_state` or of hone_worker's policies, written by any number of ranks."""
         state = read_state(directory, self.adapter, self.is_critic, self._trained, optimizer)
         for name in self._trained:
             self.sharding.scatter(name, state.weights[name])
@@ -84,15 +79,8 @@ class ShardedPolicy:
             self.sharding.steps = state.steps
         self.version = state.version
 
-    def export(self, directory: Path, form: str) -> None:
-        """Writes PEFT's files (`adapter`) or a Hugging Face folder (`merged`), which samplers load."""
-        _require_new(directory)
-        if self.is_critic:
-            raise UserMistake("a policy with a value head cannot be exported", "export the policy without the value head")
-        kind = self.adapter["kind"]
+    def write_export(self, directory: Path, form: str) -> None:
         if form == "adapter":
-            if kind != "lora":
-                raise UserMistake("a policy without LoRA has no adapter", "export it as merged")
             weights = {name: self.sharding.gather(name) for name in self._trained}
             if dist.get_rank() == 0:
                 export_adapter(self.model.plain, self.adapter, self.model.adapter.members, weights, directory)
@@ -100,7 +88,7 @@ class ShardedPolicy:
         weights = {name: self.sharding.gather(name) for name in self.model.named()}
         if dist.get_rank() == 0:
             if self.model.adapter is not None:
-                self._merge(weights, kind == "lora")
+                self._merge(weights, self.adapter["kind"] == "lora")
             plain = self.model.plain
             stored = plain.module.state_dict().keys()
             buffers = {name: buffer for name, buffer in plain.module.named_buffers() if name in stored}
@@ -131,7 +119,31 @@ class ShardedPolicy:
         return next(f"{name}.weight" for name, each in self.model.plain.module.named_modules() if each is embedding)
 
 
-def _require_new(directory: Path) -> None:
-    """Raises UserMistake if the folder exists. All ranks check this before they gather weights."""
-    if directory.exists():
-        raise UserMistake(f"{directory} already exists", "name a new folder")
+class ShardedPolicies(PolicyTable[ShardedPolicy]):
+    """`loaded`: the model of `source`, which the first policy uses; others load it again."""
+
+    def __init__(
+        self, source: ModelSource, loaded: DenseModel, options: ShardingOptions, chunk_size: int, sequence_ranks: int
+    ):
+        super().__init__()
+        self._source = source
+        self._loaded: DenseModel | None = loaded
+        self._options = options
+        self._chunk_size, self._sequence_ranks = chunk_size, sequence_ranks
+
+    def _make(self, adapter: dict, head: str | None) -> ShardedPolicy:
+        if adapter.get("train_vision"):
+            raise UserMistake(
+                "several processes do not train the vision part", "use model.train_vision=false or local.processes=1"
+            )
+        if adapter["kind"] == "none":
+            shared = next((p for p in self._open.values() if p.adapter["kind"] != "full" and not p.is_critic), None)
+            if shared is not None:  # the same weights without the adapter
+                return ShardedPolicy(adapter, shared.model, shared.sharding)
+        plain, self._loaded = self._loaded or load_plain(self._source), None
+        model = TokenOutputs(plain, adapter, head, self._chunk_size)
+        if self._sequence_ranks > 1:
+            ulysses.enable(plain, self._sequence_ranks)
+        sharding = make_sharding(model, self._options)
+        trim_heap()
+        return ShardedPolicy(adapter, model, sharding)

@@ -8,9 +8,9 @@ from hone_worker.pipes import serve
 
 
 def run(channel: Channel) -> None:
-    from .operations import Operations  # imports torch, which takes seconds, while the reader already runs
+    from .operations import RankOperations  # imports torch, which takes seconds, while the reader already runs
 
-    operations = Operations(channel, int(os.environ["HONE_RANK"]), int(os.environ["HONE_RANKS"]))
+    operations = RankOperations(channel, int(os.environ["HONE_RANK"]), int(os.environ["HONE_RANKS"]))
     while True:
         operations.answer(channel.receive(wait=True))
 

@@ -40,7 +40,7 @@ class Supervisor:
 
     def __init__(self, channel: Channel, count: int):
         self._channel = channel
-        self._heard: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._ending = threading.Lock()
         listener = socket.create_server(("127.0.0.1", 0))  # the address of torch's rendezvous store
         self._ranks = [_Rank(number, _start(number, count, listener)) for number in range(count)]
@@ -64,7 +64,7 @@ class Supervisor:
         while len(answers) < len(self._ranks):
             try:
                 wait = None if deadline is None else max(0.0, deadline - time.monotonic())
-                number, reply = self._heard.get(timeout=wait)
+                number, reply = self._received.get(timeout=wait)
             except queue.Empty:
                 self._give_up(message, answers)
             event = reply.header.get("event")
@@ -102,7 +102,7 @@ class Supervisor:
         why = ""
         try:
             while (message := read_message(rank.process.stdout)) is not None:
-                self._heard.put((rank.number, message))
+                self._received.put((rank.number, message))
         except (BrokenStream, OSError) as error:
             why = f" ({error})"
         code = rank.process.wait()

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from hone_worker.images.pictures import Piece, place
-from hone_worker.images.processor import ImageProcessor
-from hone_worker.images.vision import Vision
+from hone_worker.images.vision import Vision, vision_of
 from hone_worker.models.plain_model import PlainModel
 from torch import Tensor
 
@@ -48,9 +47,6 @@ def take_vision(model: PlainModel) -> VisionPart | None:
         part.to(source.device).requires_grad_(False)
         del base._modules[name]
         weights |= {f"{model.module.base_model_prefix}.{name}.{key}": value for key, value in part.state_dict().items()}
-    processor = ImageProcessor(
-        model.directory, source.processor or model.directory, base.config, getattr(base, "image_seq_len", None)
-    )
-    vision = Vision(seeing, processor)
+    vision = vision_of(seeing, model.directory, source.processor)
     vision.most_pixels = source.most_pixels
     return VisionPart(vision, weights)

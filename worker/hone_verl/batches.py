@@ -1,4 +1,4 @@
-"""Batches of the protocol, dealt to verl's data-parallel ranks."""
+"""Batches of the protocol, distributed over verl's data-parallel ranks."""
 
 from dataclasses import dataclass, field
 
@@ -9,6 +9,7 @@ from hone_worker.errors import UserMistake
 from hone_worker.images.pictures import Pictures, Piece, place
 from hone_worker.images.vision import Vision
 
+from .policies import VerlPolicy
 from .shard import Shard
 
 # Fills up a rank's part; nothing of it is trained.
@@ -18,14 +19,21 @@ _FILLER = np.zeros(2, np.int64)
 @dataclass
 class Batch:
     """`at[r]`: where the outputs of rank r lie among all, i64 `[N_r]`. `size`: the number of all outputs.
-    `outputs`: what is known of them under the current weights, by policy and name. `staged`: the groups that have it."""
+    `staged`: the groups that have it."""
 
     shards: list[ray.ObjectRef]
     at: list[np.ndarray]
     sequences: int
     size: int
-    outputs: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
     staged: set[str] = field(default_factory=set)
+    _outputs: dict[int, tuple[int, dict[str, np.ndarray]]] = field(default_factory=dict)
+
+    def outputs(self, policy: VerlPolicy) -> dict[str, np.ndarray]:
+        """The outputs that are known under the policy's current weights, by name. The caller adds others."""
+        revision, _ = self._outputs.get(policy.number, (None, {}))
+        if revision != policy.revision:
+            self._outputs[policy.number] = policy.revision, {}
+        return self._outputs[policy.number][1]
 
     def gather(self, parts: list[dict[str, np.ndarray]], names: list[str]) -> dict[str, np.ndarray]:
         """The ranks' outputs in the order of the batch."""
@@ -39,14 +47,14 @@ class Batch:
         return [ray.put({name: array[at] for name, array in values.items()}) for at in self.at]
 
 
-def deal(
+def distribute(
     arrays: dict[str, np.ndarray],
     ranks: int,
     multiple: int,
     vision: Vision | None = None,
     pictures: list[Pictures] | None = None,
 ) -> Batch:
-    """Deals the sequences by length, so that every rank has about the same number of tokens. Each rank gets a
+    """Distributes the sequences by length, so that every rank has about the same number of tokens. Each rank gets a
     multiple of `multiple` sequences. `pictures`: the images of each sequence, for a model with `vision`."""
     if "targets" in arrays:
         raise UserMistake("verl computes outputs only for a sequence's own tokens", "Request them without targets.")

@@ -1,11 +1,15 @@
 """The driver's process: reads requests, and ends Ray with itself."""
 
 import os
+import secrets
 import sys
 import threading
+from typing import Any
 
-from hone_worker.channel import Message
 from hone_worker.pipes import open_channel
+
+# verl imports these modules at the end of `import verl`.
+_ON_CPU = ("hone_on_cpu.platform", "hone_on_cpu.engines")
 
 
 class Driver:
@@ -19,18 +23,16 @@ class Driver:
 
     def serve(self) -> None:
         message = self._channel.receive(wait=True)
-        # These take seconds to import, and read what `prepare` sets: the reader already runs.
-        from .surroundings import prepare
-
-        device = prepare(message.header)
+        device = _prepare(message.header)
+        # These take seconds to import, and read what `_prepare` sets: the reader already runs.
         from .cluster import Cluster
-        from .operations import Operations
+        from .operations import DriverOperations
 
         self._cluster = Cluster()
-        operations = Operations(self._channel, self._cluster, device, self._died)
+        operations = DriverOperations(self._channel, self._cluster, device, self._died)
         while True:
             self._request = message.id
-            self._answer(operations, message)
+            operations.answer(message)
             self._request = None
             message = self._channel.receive(wait=True)
 
@@ -42,19 +44,6 @@ class Driver:
             self._cluster.end()
         os._exit(code)
 
-    def _answer(self, operations: object, message: Message) -> None:
-        from hone_worker.messages import describe_error
-
-        try:
-            fields, arrays = operations.run(message)
-        except Exception as error:
-            described = describe_error(error)
-            if described["kind"] == "internal":
-                print(described["trace"], file=sys.stderr, flush=True)
-            self._channel.send({"id": message.id, "error": described})
-        else:
-            self._channel.send({"id": message.id, "ok": True, **fields}, arrays)
-
     def _input_ended(self, broken: Exception | None) -> None:
         if broken is not None:
             print(f"hone_verl: {broken}", file=sys.stderr)
@@ -65,3 +54,18 @@ class Driver:
         if self._request is not None:
             self._channel.send({"id": self._request, "error": {"kind": "run", "message": sentence}})
         self.end(1)
+
+
+def _prepare(load: dict[str, Any]) -> str:
+    """Sets what verl and Ray read from the environment while they are imported, here and in their workers. Returns the
+    device, `cuda` or `cpu`. `load`: the request. A cluster that Hone starts gets a token that no other process has."""
+    import torch
+
+    if (load.get("ray") or {}).get("address") is None:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    platform = os.environ.get("VERL_PLATFORM") or ("nvidia" if torch.cuda.is_available() else "cpu")
+    if platform != "cpu":
+        return "cuda"
+    modules = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
+    os.environ |= {"VERL_PLATFORM": platform, "VERL_USE_EXTERNAL_MODULES": ",".join([*modules, *_ON_CPU])}
+    return "cpu"

@@ -14,7 +14,7 @@ from verl.utils.device import get_device_name
 from .logs import end_of
 
 # After a rank failed, the other ranks have this long to finish, so that a dead rank can be identified.
-_VERDICT_SECONDS = 10
+_GRACE_SECONDS = 10
 
 
 class WorkerGroup:
@@ -68,7 +68,7 @@ class WorkerGroup:
     def _gather(self, calls: list[ray.ObjectRef], method: str) -> list[Any]:
         waiting, failures = list(calls), {}
         while waiting:
-            ready, waiting = ray.wait(waiting, timeout=_VERDICT_SECONDS if failures else None)
+            ready, waiting = ray.wait(waiting, timeout=_GRACE_SECONDS if failures else None)
             if not ready:
                 break
             try:

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import torch
 from hone_worker.errors import UserMistake
-from hone_worker.images.processor import ImageProcessor
-from hone_worker.images.vision import Vision
+from hone_worker.images.vision import Vision, vision_of
 from hone_worker.models.loading import reads_images
-from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 
@@ -22,8 +20,3 @@ def open_vision(folder: Path) -> tuple[Vision | None, str | None]:
         return vision_of(model.base_model, folder), None
     except UserMistake as mistake:
         return None, mistake.message
-
-
-def vision_of(base: nn.Module, folder: Path) -> Vision:
-    """`base`: the model without its output layer. Raises UserMistake if its image processor cannot be used."""
-    return Vision(base, ImageProcessor(folder, folder, base.config, getattr(base, "image_seq_len", None)))

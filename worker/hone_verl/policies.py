@@ -1,10 +1,17 @@
 """The policies of verl's workers: an actor, its reference and a critic. A closed policy can be opened again."""
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
+from itertools import count
+from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from hone_worker.errors import UserMistake
-from hone_worker.messages import ProtocolError
+from hone_worker.folders import write_folder, write_json
+from hone_worker.policies.adamw import AdamSettings
+from hone_worker.policies.interface import PolicyInterface, PolicyTable, StepTaken
 from verl.single_controller.ray import RayResourcePool
 from verl.workers.engine_workers import TrainingWorkerConfig
 
@@ -14,10 +21,53 @@ from .workers import CriticWorker, PolicyWorker
 
 ACTOR, REFERENCE, CRITIC = 1, 2, 3
 _MODEL = "actor_rollout_ref.model"
+_revisions = count()
 
 
-class Policies:
-    """`role`: verl's name for the actor's workers. `status` gets messages about slow operations. The actor's
+class VerlPolicy(PolicyInterface):
+    """`number` is the same each time that the policy is opened. `group`: the workers that compute it."""
+
+    def __init__(self, number: int, adapter: dict[str, Any], group: WorkerGroup, trainable_parameters: int):
+        super().__init__(adapter)
+        self.number, self.group = number, group
+        self.is_critic = number == CRITIC
+        self.trainable_parameters = trainable_parameters
+        self.revision = next(_revisions)
+        """Identifies the current weights."""
+
+    def zero_grad(self) -> None:
+        self.group.call("zero_grad")
+
+    def optim_step(self, settings: AdamSettings) -> StepTaken:
+        norm = self.group.call("step", asdict(settings))[0]
+        self.revision = next(_revisions)
+        return StepTaken(norm, isfinite(norm), None)
+
+    def save_state(self, directory: Path, optimizer: bool = True) -> None:
+        """Writes verl's checkpoint, with hone.json."""
+
+        def fill(folder: Path) -> None:
+            self.group.call("save", str(folder), optimizer)
+            state = {"version": self.version, "ranks": self.group.size, "role": self.group.name}
+            write_json(folder / "hone.json", state)
+
+        write_folder(directory, fill)
+
+    def load_state(self, directory: Path, optimizer: bool) -> None:
+        """Also loads a checkpoint that verl itself wrote."""
+        _require_loadable(directory, self.group.size, self.group.name)
+        self.group.call("load", str(directory), optimizer)
+        self.revision = next(_revisions)
+        self.version = _saved_version(directory)
+
+    def write_export(self, directory: Path, form: str) -> None:
+        if self.number != ACTOR:
+            raise UserMistake("only the trained policy can be exported")
+        write_folder(directory, lambda folder: self.group.call("export", str(folder), form))
+
+
+class Policies(PolicyTable[VerlPolicy]):
+    """`role`: verl's name for the actor's workers. `report` gets messages about slow operations. The actor's
     workers start immediately, the critic's workers when it is first opened."""
 
     def __init__(
@@ -27,18 +77,19 @@ class Policies:
         logs: str,
         role: str,
         reads_images: bool,
-        status: Callable[[str], None],
+        report: Callable[[str], None],
     ):
+        super().__init__()
         self._configuration = configuration
         self._reads_images = reads_images
+        self._report = report
         self._pool = pool
         self._logs = logs
-        self._open: set[int] = set()
         self._seed = configuration.get("actor_rollout_ref.actor.data_loader_seed") or 0
         tree = configuration.tree
         self.actor = self._start("actor", PolicyWorker, config=tree.actor_rollout_ref, role=role)
         self.critic: WorkerGroup | None = None
-        status("loading the model into verl's workers")
+        report("loading the model into verl's workers")
         self.actor.call("init_model")
         # The specification that the untrained actor was built with; None after training.
         self._fresh: dict[str, Any] | None = self._adapter()
@@ -48,50 +99,36 @@ class Policies:
     def groups(self) -> list[WorkerGroup]:
         return [group for group in (self.actor, self.critic) if group is not None]
 
-    @property
-    def lora_rank(self) -> int:
-        return self._configuration.get(f"{_MODEL}.lora_rank")
-
-    def group(self, policy: int) -> WorkerGroup:
-        group = self.critic if policy == CRITIC else self.actor
-        if group is None:
-            raise ProtocolError(f"policy {policy} does not exist")
-        return group
-
-    def trained(self, policy: int) -> WorkerGroup:
-        if policy == REFERENCE:
-            raise UserMistake("the reference is not trained")
-        return self.group(policy)
-
     def reference(self) -> str:
         """`adapter` if the reference is the actor without its adapter, `model` if it is a separate model."""
-        if self.lora_rank:
+        if self._configuration.get(f"{_MODEL}.lora_rank"):
             return "adapter"
         self.actor.call("add_reference")
         return "model"
 
-    def open(self, spec: dict[str, Any], status: Callable[[str], None]) -> tuple[int, int]:
-        """Returns the number of the policy and the number of its trainable parameters."""
-        kind, head = spec["adapter"]["kind"], spec.get("head")
-        if spec["adapter"].get("train_vision"):
-            raise UserMistake("verl's workers do not train the vision part", "Set model.train_vision=false.")
-        if head == "value":
-            policy, opened = CRITIC, lambda: self._open_critic(kind, status)
-        elif kind == "none":
-            policy, opened = REFERENCE, lambda: 0
-        else:
-            policy, opened = ACTOR, lambda: self._open_actor(spec["adapter"])
-        if policy != REFERENCE and policy in self._open:
-            kind = "critic" if head else "trained policy"
-            raise UserMistake(f"verl's backend supports one {kind} at a time", "Close the other first.")
-        trainable = opened()
-        self._open.add(policy)
-        return policy, trainable
-
-    def close(self, policy: int) -> None:
-        self._open.discard(policy)
-        if policy == ACTOR:
+    def close(self, number: int) -> None:
+        if number == REFERENCE:
+            return  # it may have been created several times, and frees nothing
+        super().close(number)
+        if number == ACTOR:
             self._fresh = None
+
+    def _number(self, policy: VerlPolicy) -> int:
+        return policy.number
+
+    def _make(self, adapter: dict[str, Any], head: str | None) -> VerlPolicy:
+        if adapter.get("train_vision"):
+            raise UserMistake("verl's workers do not train the vision part", "Set model.train_vision=false.")
+        if adapter["kind"] == "none":
+            return VerlPolicy(REFERENCE, adapter, self.actor, 0)
+        number = CRITIC if head == "value" else ACTOR
+        if number in self._open:
+            what = "critic" if number == CRITIC else "trained policy"
+            raise UserMistake(f"verl's backend supports one {what} at a time", "Close the other first.")
+        if number == ACTOR:
+            return VerlPolicy(ACTOR, adapter, self.actor, self._open_actor(adapter))
+        trainable = self._open_critic()
+        return VerlPolicy(CRITIC, adapter, self.critic, trainable)
 
     def _open_actor(self, adapter: dict[str, Any]) -> int:
         wanted = {"lora_rank": adapter.get("rank", 0)}
@@ -112,14 +149,12 @@ class Policies:
     def _adapter(self) -> dict[str, Any]:
         return {name: self._configuration.get(f"{_MODEL}.{name}") for name in ("lora_rank", "lora_alpha")}
 
-    def _open_critic(self, kind: str, status: Callable[[str], None]) -> int:
+    def _open_critic(self) -> int:
         """verl's section `critic.model` determines whether the critic trains an adapter."""
-        if kind == "none":
-            raise UserMistake("a policy with a value head must be trained", "Use an adapter or full weights.")
         if self._reads_images:
             raise UserMistake("verl has no critic for a model that reads images", "Use an estimator without a critic.")
         if self.critic is None:
-            status(f"starting {self.actor.size} of verl's workers (critic)")
+            self._report(f"starting {self.actor.size} of verl's workers (critic)")
             self.critic = self._start("critic", CriticWorker, config=self._critic_config())
         self.critic.call("restart", self._seed)
         found = self.critic.call("facts")[0]
@@ -145,3 +180,29 @@ class Policies:
 
     def _start(self, name: str, worker: type, **arguments: Any) -> WorkerGroup:
         return WorkerGroup(name, worker, self._pool, self._logs, seed=self._seed, **arguments)
+
+
+def _require_loadable(folder: Path, ranks: int, role: str) -> None:
+    """Raises UserMistake for a checkpoint with which verl would fail during loading."""
+    path = folder / "fsdp_config.json"
+    saved = json.loads(path.read_text())["world_size"] if path.exists() else None
+    if saved is None and not list(folder.glob(f"model_world_size_{ranks}_rank_*.pt")):
+        raise UserMistake(f"{folder} is not a checkpoint of verl")
+    if saved not in (None, ranks):
+        raise UserMistake(
+            f"{folder} was saved by {saved} ranks, but this run has {ranks}",
+            "Set trainer.nnodes and trainer.n_gpus_per_node to the values of the saved run.",
+        )
+    of = _hone_json(folder).get("role", role)
+    if of != role:
+        raise UserMistake(f"{folder} is the state of verl's {of}, not of verl's {role}")
+
+
+def _saved_version(folder: Path) -> int:
+    """0 for a checkpoint that verl itself wrote."""
+    return _hone_json(folder).get("version", 0)
+
+
+def _hone_json(folder: Path) -> dict[str, Any]:
+    path = folder / "hone.json"
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers.core_model_loading import revert_weight_conversion
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
-from verl.utils.device import get_device_name, get_torch_device
+from verl.utils.device import get_torch_device
 from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker, TinkerTrainingWorker
 
 from .shard import Shard
@@ -84,10 +84,6 @@ def _begin(logs: str, role: str, seed: int) -> None:
     os.close(handle)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     torch.manual_seed(seed)
-    if get_device_name() == "cpu":
-        from .engines_cpu import start_gloo
-
-        start_gloo()
 
 
 class _Operations:

@@ -3,11 +3,22 @@
 from .channel import Channel
 from .pipes import serve
 
+# These take no time: all that have arrived run before the next decode step.
+_QUICK = frozenset({"sample", "put_media", "abort", "stats"})
+
 
 def run(channel: Channel) -> None:
-    from .server import Server  # imports torch, which takes seconds: the reader already runs
+    """Runs requests in order, and a decode step of all samples between two of them."""
+    from .local_operations import LocalOperations  # imports torch, which takes seconds: the reader already runs
 
-    Server(channel).serve()
+    operations = LocalOperations(channel)
+    while True:
+        message = channel.receive(wait=not operations.sampling)
+        while message is not None:
+            operations.answer(message)
+            message = channel.receive(wait=False) if message.op in _QUICK else None
+        if operations.sampling:
+            operations.sample_step()
 
 
 if __name__ == "__main__":

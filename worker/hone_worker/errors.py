@@ -1,4 +1,4 @@
-"""Errors that are not defects: a user's mistake, a failure of another process."""
+"""Errors whose cause is known. All others are defects of Hone."""
 
 
 class UserMistake(Exception):
@@ -12,6 +12,14 @@ class UserMistake(Exception):
 
 class RunFailure(Exception):
     """Another process or the machine failed. Answered with `kind: run`."""
+
+
+class ProtocolError(Exception):
+    """The message breaks the protocol. This is a defect of Hone, not a mistake of its user."""
+
+
+class Cancelled(Exception):
+    """The loss failed in the trainer's process."""
 
 
 class UnusableImage(Exception):

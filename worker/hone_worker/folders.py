@@ -18,8 +18,7 @@ from .errors import UserMistake
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     """Calls `fill` with a temporary folder and renames it to `target`, which must not exist."""
-    if target.exists():
-        raise UserMistake(f"{target} already exists", "name a new folder")
+    require_new(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     # The parent process removes the temporary folders of owners that have ended.
     owner = os.environ.get("HONE_OWNER", str(os.getpid()))
@@ -38,6 +37,12 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def require_new(target: Path) -> None:
+    """Raises UserMistake if the folder exists."""
+    if target.exists():
+        raise UserMistake(f"{target} already exists", "name a new folder")
 
 
 def write_json(path: Path, value: Any) -> None:

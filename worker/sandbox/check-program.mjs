@@ -1,6 +1,6 @@
 /**
  * Runs test.mjs, in which every unknown name belongs to a program that runs in another sandbox. The program's code does not
- * run here: its functions and objects are stand-ins that exchange plain data with it. Exits with one of three codes after
+ * run here: its functions and objects are proxies that exchange plain data with it. Exits with one of three codes after
  * test.mjs, its timers and promises, and the tests of node:test have ended, and writes the reason on stderr.
  */
 import assert from "node:assert";
@@ -8,7 +8,7 @@ import { createHook } from "node:async_hooks";
 import { readFileSync, readSync, writeSync } from "node:fs";
 import { createRequire } from "node:module";
 import { after, afterEach, before, beforeEach, describe, it, test } from "node:test";
-import { openSession } from "./stand-ins.mjs";
+import { openSession } from "./proxies.mjs";
 import { results } from "./test-results.mjs";
 
 // Other codes than Node's own, because a test can also end by itself. `checkEnds` in languages.ts repeats them.

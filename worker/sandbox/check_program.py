@@ -1,6 +1,6 @@
 """Runs test.py, in which every unknown name belongs to a program that runs in another sandbox.
 
-The program's code does not run here. Its functions and objects are stand-ins: a call sends plain data to the other process
+The program's code does not run here. Its functions and objects are proxies: a call sends plain data to the other process
 and returns the plain data of its answer. Exits with one of three codes, and the reason on stderr.
 """
 
@@ -17,8 +17,8 @@ import types
 
 CHANNEL = 4
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import stand_ins  # noqa: E402
-from stand_ins import BrokenTest  # noqa: E402
+import proxies  # noqa: E402
+from proxies import BrokenTest  # noqa: E402
 
 del sys.path[0]
 
@@ -43,7 +43,7 @@ class Names(dict):
             return importlib.import_module(name)
         if name in LIBRARIES:
             raise BrokenTest("the test uses %s without importing it" % name)
-        return stand_ins.named(name)
+        return proxies.named(name)
 
 
 def modules_of(tree):
@@ -151,8 +151,8 @@ def run_module(tree, module):
 
 
 def judge(source):
-    """The exit code for a test of the program with which `stand_ins.begin` was called, and the reason."""
-    session, watch = stand_ins.session, Watch()
+    """The exit code for a test of the program with which `proxies.begin` was called, and the reason."""
+    session, watch = proxies.session, Watch()
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     sys.argv = ["test.py"]
@@ -191,7 +191,7 @@ def exchange_over(replies):
 
 
 def main():
-    stand_ins.begin(exchange_over(open(CHANNEL, "rb", closefd=False)))
+    proxies.begin(exchange_over(open(CHANNEL, "rb", closefd=False)))
     with open("test.py", encoding="utf-8") as file:
         source = file.read()
     code, why = judge(source)

@@ -13,7 +13,7 @@ from hone_worker.errors import UserMistake
 from hone_worker.folders import write_folder, write_tensors
 from hone_worker.models import gguf, loading
 from hone_worker.models.progress import Bar, reported_to
-from hone_worker.server import describe_error
+from hone_worker.operations import describe_error
 from models import build, load, reference, reference_outputs, sample_sequences
 from safetensors import SafetensorError
 from transformers import AutoTokenizer

@@ -118,8 +118,8 @@ def test_top_logprobs_are_the_most_likely_tokens() -> None:
     np.testing.assert_allclose(three[1]["top_logprobs"], values.numpy(), atol=1e-4)
 
 
-def test_many_rows_in_small_batches_and_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without slack every length gets a lane of its own; with three rows at a time everything waits."""
+def test_many_rows_in_small_batches_and_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without slack every length gets a bucket of its own; with three rows at a time everything waits."""
     asked = [
         request(prompt, seed=place, max_tokens=9, stop_ids=END)
         for place, prompt in enumerate(prompts(12, seed=6))

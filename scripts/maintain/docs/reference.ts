@@ -1,18 +1,17 @@
 /** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
-import { sharedKeys, verlNames, verlOwnKeys } from "../../../src/config/compose/sync/shared-keys.ts";
+import { sharedKeys } from "../../../src/config/compose/sync/shared-keys.ts";
+import { currentVerlNames, verlNames, verlTypes } from "../../../src/config/compose/sync/verl-keys.ts";
 import { type ComposedConfig, composeConfig } from "../../../src/config/compose.ts";
 import { configKeys, describeKey, type KeyDescription } from "../../../src/config/describe.ts";
-import { type FlagName, flagSections } from "../../../src/config/lightrft/flags.ts";
-import { flagDescriptions, isSwitch } from "../../../src/config/lightrft/parse-flags.ts";
+import { flagTable, keysOf } from "../../../src/config/lightrft/flags.ts";
+import { flagDescriptions, isRequired, isSwitch } from "../../../src/config/lightrft/parse-flags.ts";
 import { backends } from "../../../src/config/schema/about.ts";
-import { verlKeys } from "../../../src/config/schema/verl.ts";
 import { shippedFolder } from "../../../src/config/tree/shipped.ts";
 import { valueAt } from "../../../src/config/tree/value-at.ts";
 import { supportingBackends } from "../../../src/support/effect.ts";
 import { localEngine } from "../../../src/support/rules/conditions.ts";
 import { sharedRules } from "../../../src/support/rules/index.ts";
-import { flagEffect } from "./flag-effect.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
 
@@ -135,7 +134,7 @@ function requirementsOf(key: string): string[] {
 function verlPage(): string {
   // Always use the copy in config/verl, regardless of HONE_VERL_PYTHON.
   const { tree } = composeConfig({ configPath: join(shippedFolder, "verl"), overrides: ["rllm/backend=verl"] });
-  const rows = Object.entries(verlKeys).map(([key, schema]) => {
+  const rows = Object.entries(verlTypes).map(([key, schema]) => {
     const { type, description } = describeKey(key, schema);
     const shared = verlNames.get(key);
     return [code(key), type, code(JSON.stringify(valueAt(tree, key))), shared ? code(shared) : "", description];
@@ -159,7 +158,7 @@ Both names of these keys are current, so setting one of them does not warn.
 
 ${table(
   ["verl's name", "Hone's name"],
-  verlOwnKeys.map((names) => names.map(code)),
+  currentVerlNames.map((names) => names.map(code)),
 )}
 
 A key of verl's own trainer, of its rollouts or of its data that is set to another value than the shipped one is refused,
@@ -169,17 +168,18 @@ because Hone's trainer, a vLLM server and the experiment's script replace these 
 
 function lightRftPage(): string {
   const composed = composeConfig();
-  const parts = Object.entries(flagSections).map(([section, flags]) => {
-    const rows = (Object.keys(flags) as FlagName[]).map((name) => {
+  const starts = flagTable.flatMap(([, { section }], index) => (section === undefined ? [] : [{ section, index }]));
+  const parts = starts.map(({ section, index }, number) => {
+    const rows = flagTable.slice(index, starts[number + 1]?.index).map(([name, { noEffect }]) => {
       const known = flagDescriptions.get(name)!;
       const type = isSwitch(known) ? "switch" : known.type;
-      const fallback = known.about.written ?? JSON.stringify(known.default ?? null);
-      const { keys, noEffect } = flagEffect(name);
+      const fallback = isRequired(known) ? "required" : JSON.stringify(known.default);
+      const keys = keysOf(name);
       const settings = keys.map((key) => configKeys.get(key)!);
       const meaning = [
         known.description,
         known.about.note && `*${known.about.note}*`,
-        noEffect && `No effect: ${noEffect}.`,
+        typeof noEffect === "string" && `No effect: ${noEffect}.`,
       ];
       // LightRFT's runs are local, and a flag meets the conditions that name its own keys.
       const isMet = (condition: string) => isLocal(condition) || keys.some((key) => condition.includes(key));

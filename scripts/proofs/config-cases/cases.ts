@@ -1,6 +1,7 @@
 /** Compares the compositions of Hone with recorded ones. */
 import { isDeepStrictEqual } from "node:util";
-import { sharedKeys, verlSharedKeys } from "../../../src/config/compose/sync/shared-keys.ts";
+import { sharedKeys } from "../../../src/config/compose/sync/shared-keys.ts";
+import { olderVerlNames } from "../../../src/config/compose/sync/verl-keys.ts";
 import { type ComposedConfig, composeConfig } from "../../../src/config/compose.ts";
 import { UserError } from "../../../src/errors.ts";
 import { decisionsOn } from "./decisions.ts";
@@ -57,7 +58,11 @@ const totals = ["trainer.total_training_steps", "rllm.trainer.total_batches"] as
 
 /** The keys that a recording covers: keys with two names and the keys derived from them. */
 const watched = [
-  ...[...verlSharedKeys, totals].flat(),
+  ...[...olderVerlNames, totals].flat(),
+  ...["train_batch_size", "max_prompt_length", "max_response_length"].flatMap((name) => [
+    `data.${name}`,
+    `rllm.data.${name}`,
+  ]),
   "rllm.algorithm.eps_clip",
   "rllm.algorithm.lr_schedule",
   "actor_rollout_ref.hybrid_engine",
@@ -68,7 +73,7 @@ const watched = [
 /** The path that an override sets and the other name of it. */
 function pathsOf(override: string): string[] {
   const path = override.replace(/^[+~]*/, "").replace(/=.*$/s, "");
-  const twins = [...verlSharedKeys, ...sharedKeys, totals];
+  const twins = [...olderVerlNames, ...sharedKeys, totals];
   return [path, ...twins.flatMap(([left, right]) => (left === path ? [right!] : right === path ? [left!] : []))];
 }
 

@@ -1,8 +1,8 @@
 /** Agents by rLLM's names. They only keep the conversation; environments do the rest of what rLLM's agents do. */
 import { UserError } from "../../errors.ts";
 import { chatAgent } from "../chat-agent.ts";
-import { checkArguments } from "./arguments.ts";
 import type { AgentFactory } from "./parts.ts";
+import { checkArguments } from "./parts.ts";
 
 const names = ["math_agent", "code_agent", "tool_agent", "frozenlakeagent"];
 

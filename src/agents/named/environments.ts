@@ -12,8 +12,8 @@ import { questionEnvironment } from "../environments/question.ts";
 import type { PromptOptions } from "../prompt.ts";
 import type { Reward } from "../types.ts";
 import { toolEnvironment } from "../use-tools.ts";
-import { checkArguments } from "./arguments.ts";
 import type { EnvironmentFactory, NamedParts } from "./parts.ts";
+import { checkArguments } from "./parts.ts";
 
 type Fields = Readonly<Record<string, unknown>>;
 

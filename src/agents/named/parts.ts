@@ -1,6 +1,7 @@
 /** The parts of a script that named agents, environments and workflows use. */
-
 import type { Task } from "../../data/task.ts";
+import { UserError } from "../../errors.ts";
+import { nearest } from "../../nearest.ts";
 import type { PromptOptions } from "../prompt.ts";
 import type { Agent, Environment, Reward, Tool, Workflow } from "../types.ts";
 
@@ -23,4 +24,14 @@ export interface NamedParts<Row> {
   reward?: Reward<Row>;
   /** The tools of an agent in the environment `tool`. */
   tools?: readonly Tool[];
+}
+
+/** @throws UserError for an argument that is not read */
+export function checkArguments(of: string, args: NamedArguments, known: readonly string[]): void {
+  const unknown = Object.keys(args).find((name) => !known.includes(name));
+  if (unknown === undefined) return;
+  const near = nearest(unknown, known, 1)[0];
+  throw new UserError(`${of} does not have the argument ${unknown}`, {
+    hint: near === undefined ? `its arguments: ${known.join(", ") || "none"}` : `did you mean ${near}?`,
+  });
 }

@@ -8,9 +8,9 @@ import { remoteReward } from "../../rewards/remote/remote-reward.ts";
 import { cumulative, multiTurn } from "../multi-turn.ts";
 import type { Agent, Workflow } from "../types.ts";
 import { builtInAgents } from "./agents.ts";
-import { checkArguments } from "./arguments.ts";
 import { builtInEnvironments, gradedByReward } from "./environments.ts";
 import type { AgentFactory, EnvironmentFactory, NamedArguments, NamedParts } from "./parts.ts";
+import { checkArguments } from "./parts.ts";
 import { allSettings, engineArguments, furtherArguments, type Rllm, refuseUnread } from "./refuse-unread.ts";
 import { isClass, isModulePath, loadExport, makeWith } from "./user-module.ts";
 

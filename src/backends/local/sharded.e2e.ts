@@ -6,7 +6,7 @@ import { conformance } from "../../../conformance/conformance.ts";
 import { samplerChecks } from "../../../conformance/sampler.ts";
 import { linearLoss, madeUpSequences, madeUpWeights, numTrained } from "../../../conformance/tools.ts";
 import { singleTurn } from "../../agents/single-turn.ts";
-import { openChat } from "../../chat/open-chat.ts";
+import { openChat } from "../../chat/chat.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
 import { nightly } from "../../nightly.fixture.ts";

@@ -16,8 +16,8 @@ import {
   step,
 } from "../../../conformance/tools.ts";
 import { singleTurn } from "../../agents/single-turn.ts";
+import { openChat } from "../../chat/chat.ts";
 import { renderWithImages } from "../../chat/images/prepare-images.ts";
-import { openChat } from "../../chat/open-chat.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";

@@ -1,12 +1,13 @@
 /** Training through a service with Tinker's protocol, or through Hone's own in this process. */
+import { honeCapabilities } from "../../tinker-protocol/handshake.ts";
 import { isTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
-import { honeCapabilities } from "../tinker/capabilities.ts";
-import { namesService, tinkerService } from "../tinker/service.ts";
+import { engineCapabilities } from "../tinker/capabilities.ts";
+import { namesService, tinkerEngineOptions, tinkerService } from "../tinker/service.ts";
 
 export const tinker: BackendDescriptor = {
-  // Only Hone's own service can return raw log-probabilities, and whether it is one is known only after a request.
-  capabilities: () => honeCapabilities,
+  // What an ordinary service lacks is known only after a request.
+  capabilities: () => engineCapabilities(honeCapabilities),
   check({ config }) {
     tinkerService(config);
   },
@@ -18,10 +19,7 @@ export const tinker: BackendDescriptor = {
       const { openOwnTinkerEngine } = await import("../../server/in-process.ts");
       return openOwnTinkerEngine(config, hooks);
     }
-    const [{ openTinkerEngine }, { tinkerEngineOptions }] = await Promise.all([
-      import("../tinker/engine.ts"),
-      import("../tinker/options.ts"),
-    ]);
+    const { openTinkerEngine } = await import("../tinker/engine.ts");
     return openTinkerEngine(tinkerEngineOptions(config, service, hooks));
   },
 };

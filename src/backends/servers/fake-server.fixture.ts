@@ -1,7 +1,7 @@
 /** An inference server that speaks vLLM's or SGLang's HTTP in front of a sampler, so that its replies come from a real model. */
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import { toReply } from "../../server/sampling/generate-reply.ts";
+import { toReply } from "../../server/features/vllm/reply.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
 
 export type ServerKind = "vllm" | "sglang";

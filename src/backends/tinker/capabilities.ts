@@ -1,13 +1,14 @@
 /** What training through a Tinker service can do, as data. */
+import type { ServiceCapabilities } from "../../tinker-protocol/handshake.ts";
 import type { Capabilities } from "../engine.ts";
 
 /** The losses of `Loss.hosted` that every service of the protocol has. */
 export const hostedLosses: readonly string[] = ["cross_entropy", "importance_sampling", "ppo", "cispo", "dro"];
 
-export const capabilities: Capabilities = {
+export const engineCapabilities = ({ exactLogprobs, imageTokens }: ServiceCapabilities): Capabilities => ({
   engine: "tinker",
-  // Of the distribution at the sampling temperature; at temperature 1 that is the model's own.
-  sampleLogprobs: "processed",
+  // "processed" is the distribution at the sampling temperature; at temperature 1 that is the model's own.
+  sampleLogprobs: exactLogprobs ? "raw" : "processed",
   adapters: ["lora", "none"],
   loraTargets: ["attn", "mlp", "unembed"],
   outputs: ["logprobs", "targets"],
@@ -26,8 +27,5 @@ export const capabilities: Capabilities = {
   otherModels: false,
   frozenSampler: { lora: true, full: false },
   exports: ["adapter"],
-  images: false,
-};
-
-/** Hone's own service returns raw log-probabilities on request, and says which tokens stand for an image. */
-export const honeCapabilities: Capabilities = { ...capabilities, sampleLogprobs: "raw", images: true };
+  images: imageTokens,
+});

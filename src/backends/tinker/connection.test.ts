@@ -1,6 +1,7 @@
 import { describe, expect, it, vi } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
 import { RunError, UserError } from "../../errors.ts";
+import { documentedCapabilities } from "../../tinker-protocol/handshake.ts";
 import { NonFiniteLossError } from "../check-loss-value.ts";
 import { StateLost } from "../engine-died.ts";
 import { type Connection, createConnection } from "./connection.ts";
@@ -232,7 +233,10 @@ it("a session sends a heartbeat every ten seconds until it is closed, and warns 
         return { session_id: "s", info_message: "welcome" };
       },
     } as unknown as Connection;
-    const session = await openSession(connection, { isHone: false, onStatus: (text) => statuses.push(text) });
+    const session = await openSession(connection, {
+      capabilities: documentedCapabilities,
+      onStatus: (text) => statuses.push(text),
+    });
     expect(statuses).toEqual(["welcome"]);
     await vi.advanceTimersByTimeAsync(35_000);
     expect(posted.filter((path) => path === "session_heartbeat")).toHaveLength(3);

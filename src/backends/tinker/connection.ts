@@ -1,7 +1,6 @@
 /** A connection to a Tinker service: requests with retries, and futures that are polled until they end. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { HoneError, RunError } from "../../errors.ts";
-import { createCredentials } from "./credentials.ts";
 import { type Body, type ConnectionOptions, createRequests, type Method } from "./requests.ts";
 import {
   Busy,
@@ -17,18 +16,17 @@ import {
 type Result = Record<string, unknown> | Uint8Array;
 
 const pollTimeoutMs = 45_000;
-const longestPauseMs = 30_000;
+const maxPauseMs = 30_000;
 
 export type Connection = ReturnType<typeof createConnection>;
 
 export function createConnection(options: ConnectionOptions) {
   const requests = createRequests(options);
   const { baseUrl, retryMs, onStatus, counts } = requests;
-  const withKey = createCredentials(requests, options.apiKey);
   const waiting = new Set<{ what: string; since: number }>();
 
   const settle = (method: Method, path: string, body?: Body, signal?: AbortSignal) =>
-    withKey((key) => requests.settle({ method, path, body, key, signal }));
+    requests.settle({ method, path, body, signal });
 
   /** Returns the answer's JSON. @throws UserError when the service blames the request; RunError */
   async function post(path: string, body: Body, signal?: AbortSignal): Promise<Record<string, unknown>> {
@@ -38,8 +36,7 @@ export function createConnection(options: ConnectionOptions) {
   async function poll(id: string, signal?: AbortSignal): Promise<Result | "again"> {
     const path = "retrieve_future";
     const body = { request_id: id, allow_metadata_only: false };
-    const request = { method: "POST" as const, path, body, signal };
-    const response = await withKey((key) => requests.send({ ...request, key }, pollTimeoutMs));
+    const response = await requests.send({ method: "POST", path, body, signal }, pollTimeoutMs);
     const { status, ok, headers } = response;
     if (ok && headers.get("content-type")?.includes("protobuf")) return new Uint8Array(await response.arrayBuffer());
     const text = await response.text();
@@ -75,7 +72,7 @@ export function createConnection(options: ConnectionOptions) {
           counts.retries++;
           // A service that restarts comes back, and then reports that the result is lost.
           if (failures > 1) onStatus(waitingText(describeError(error)));
-          await sleep(Math.min(longestPauseMs, 2 * retryMs * 2 ** failures++), undefined, { signal });
+          await sleep(Math.min(maxPauseMs, 2 * retryMs * 2 ** failures++), undefined, { signal });
         }
       }
     } finally {

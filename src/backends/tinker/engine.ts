@@ -4,10 +4,11 @@ import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
 import type { MediaStore } from "../../images/media-store.ts";
+import { capabilitiesOf, handshakeAnswer, type ModelDescription } from "../../tinker-protocol/handshake.ts";
 import { sdkVersion } from "../../tinker-protocol/schema.ts";
 import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
-import { capabilities, honeCapabilities } from "./capabilities.ts";
+import { engineCapabilities } from "./capabilities.ts";
 import { createConnection } from "./connection.ts";
 import { servedImages } from "./images.ts";
 import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./policy.ts";
@@ -27,27 +28,6 @@ export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {
   media?: MediaStore | undefined;
 }
 
-const described = z.object({
-  directory: z.string(),
-  architecture: z.string(),
-  parameters: z.number(),
-  vocabularySize: z.number(),
-  eosTokenIds: z.array(z.int()),
-  dtype: z.string(),
-  device: z.string(),
-  imagePlaceholder: z.object({ text: z.string(), id: z.int() }).optional(),
-  imagesReason: z.string().optional(),
-});
-const capabilitiesAnswer = z.looseObject({
-  supported_models: z.array(
-    z.looseObject({
-      model_name: z.string().nullish(),
-      max_context_length: z.int().nullish(),
-      hone: described.optional(),
-    }),
-  ),
-});
-
 /**
  * @throws UserError when the service refuses the key or does not have the model
  * @throws RunError when it does not answer
@@ -56,7 +36,7 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
   const { baseUrl, onStatus } = options;
   onStatus?.(`reaching the Tinker service at ${baseUrl}`);
   const connection = createConnection(options);
-  const parsed = capabilitiesAnswer.safeParse(await connection.get("get_server_capabilities"));
+  const parsed = handshakeAnswer.safeParse(await connection.get("get_server_capabilities"));
   if (!parsed.success) {
     throw new UserError(
       `${baseUrl} is not a Tinker service that Hone can read: get_server_capabilities: ${z.prettifyError(parsed.error)}`,
@@ -73,13 +53,13 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
   }
   const model = await modelInfo(options, found.max_context_length ?? 32_768, found.hone);
   const session = await openSession(connection, {
-    isHone: found.hone !== undefined,
+    capabilities: capabilitiesOf(parsed.data),
     name: options.name,
     onStatus,
     media: options.media,
   });
   const servedModel = { name: options.model, eosTokenIds: model.eosTokenIds };
-  const declared = session.isHone ? honeCapabilities : capabilities;
+  const capabilities = engineCapabilities(session.capabilities);
   async function createPolicy({ adapter }: PolicySpec): Promise<Policy> {
     if (adapter.kind === "none") return createBasePolicy(session, servedModel);
     if (adapter.kind === "lora") return createTinkerPolicy(session, servedModel, adapter, options);
@@ -88,13 +68,13 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     });
   }
   return {
-    capabilities: declared,
+    capabilities,
     model,
     versions: { "tinker protocol": sdkVersion },
-    ...seeing(session, options.model, found.hone),
+    ...imagesOf(session, options.model, found.hone),
     createPolicy,
     async createLearner(spec) {
-      requireCreatable(declared, spec);
+      requireCreatable(capabilities, spec);
       return (await createPolicy(spec)).learner;
     },
     stats: async () => ({
@@ -109,12 +89,13 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
   };
 }
 
-function seeing(
+function imagesOf(
   session: TinkerSession,
   model: string,
-  own: z.output<typeof described> | undefined,
+  own: ModelDescription | undefined,
 ): Pick<Engine, "images" | "imagesReason"> {
-  if (own === undefined) return { imagesReason: "this Tinker service does not say which tokens stand for an image" };
+  if (!own || !session.capabilities.imageTokens)
+    return { imagesReason: "this Tinker service does not say which tokens stand for an image" };
   const { imagePlaceholder: placeholder, imagesReason } = own;
   if (placeholder) return { images: servedImages(session, model, placeholder) };
   return imagesReason === undefined ? {} : { imagesReason };
@@ -123,7 +104,7 @@ function seeing(
 async function modelInfo(
   { model: name, tokenizerFolder, facts }: TinkerEngineOptions,
   maxLength: number,
-  own: z.output<typeof described> | undefined,
+  own: ModelDescription | undefined,
 ): Promise<ModelInfo> {
   const here = own !== undefined && (own.directory === "" || existsSync(join(own.directory, "tokenizer.json")));
   const directory = here ? own.directory : await tokenizerFolder(name);
@@ -131,7 +112,7 @@ async function modelInfo(
   if (own) return { ...own, ...common };
   return {
     ...common,
-    ...(facts ?? (await import("./tokenizer-facts.ts")).readTokenizerFacts(directory)),
+    ...(facts ?? (await import("./tokenizer-files.ts")).readTokenizerFacts(directory)),
     parameters: Number.NaN,
     dtype: "the service's own",
     device: "the service's own",

@@ -32,9 +32,9 @@ async function imageChunk(store: MediaStore, hash: string): Promise<InputChunk &
 }
 
 /** Number of images whose tokens are cached. */
-const mostRemembered = 4096;
+const maxCached = 4096;
 
-/** The images of a model that Hone's own service serves. */
+/** The images of a model whose service has `imageTokens`. */
 export function servedImages(
   { connection, media: store }: TinkerSession,
   model: string,
@@ -57,7 +57,7 @@ export function servedImages(
           known.set(hash, tokens);
           tokens.catch(() => known.delete(hash));
           const [oldest] = known.keys();
-          if (oldest !== undefined && known.size > mostRemembered) known.delete(oldest);
+          if (oldest !== undefined && known.size > maxCached) known.delete(oldest);
           return tokens;
         }),
       ),

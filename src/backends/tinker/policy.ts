@@ -12,7 +12,7 @@ import type { AdamParams, AdapterSpec, Learner, Policy, Published, StepResult } 
 import { gatherOutputs, planDatums } from "./datums.ts";
 import { createTinkerSampler, type TinkerModel } from "./sampler.ts";
 import type { TinkerSession } from "./session.ts";
-import { addressOf, findState, readState, type SavedState, type StateKeeper, stateFile } from "./states.ts";
+import { addressOf, findState, readState, type SavedState, type StateTransfer, stateFile } from "./states.ts";
 import { type AcceptedBackward, type RemoteModel, remoteTraining } from "./training.ts";
 
 /** Tinker's scale of LoRA is 32 / rank. */
@@ -29,7 +29,7 @@ export interface PolicyOptions {
   /** With `trainStep`: the optimizer's step is sent without waiting for the gradient's answer. */
   overlap?: boolean;
   /** For a service that does not outlive its client. */
-  states?: StateKeeper;
+  states?: StateTransfer;
 }
 
 export async function createTinkerPolicy(
@@ -38,8 +38,8 @@ export async function createTinkerPolicy(
   adapter: AdapterSpec & { kind: "lora" },
   { overlap, states }: PolicyOptions,
 ): Promise<Policy> {
-  const { connection } = session;
-  if (adapter.alpha !== tinkerAlpha && !session.isHone) {
+  const { connection, capabilities } = session;
+  if (adapter.alpha !== tinkerAlpha && !capabilities.adapterAlpha) {
     throw new UserError(
       `model.lora_alpha is ${adapter.alpha}: Tinker's scale is ${tinkerAlpha} / rank and cannot be changed`,
       { hint: `model.lora_alpha=${tinkerAlpha}` },
@@ -53,7 +53,7 @@ export async function createTinkerPolicy(
     lora_config: {
       rank: adapter.rank,
       seed: adapter.seed,
-      alpha: session.isHone ? adapter.alpha : undefined,
+      alpha: capabilities.adapterAlpha ? adapter.alpha : undefined,
       train_attn: adapter.targets.includes("attn"),
       train_mlp: adapter.targets.includes("mlp"),
       train_unembed: adapter.targets.includes("unembed"),
@@ -116,7 +116,7 @@ export async function createTinkerPolicy(
     publish: () => publish(version + 1),
     async zeroGrad() {
       if (!gradient) return;
-      if (!session.isHone) {
+      if (!capabilities.zeroGrad) {
         throw new RunError("Tinker cannot discard an accumulated gradient", {
           hint: "Continue from the last checkpoint with --resume.",
         });
@@ -131,7 +131,7 @@ export async function createTinkerPolicy(
       const saved: SavedState = { path: String(path), version, model: model.name };
       try {
         await mkdir(partial, { recursive: true });
-        await states?.take(saved.path, partial);
+        await states?.moveOut(saved.path, partial);
         await writeFile(join(partial, stateFile), `${JSON.stringify(saved, null, 2)}\n`);
         await rename(partial, dir);
       } finally {
@@ -143,7 +143,7 @@ export async function createTinkerPolicy(
       // A state that this process stores itself is checked when it is loaded.
       if (!states)
         requireSameAdapter(saved.path, adapter, await connection.post("weights_info", { tinker_path: saved.path }));
-      const takeBack = await states?.give(dir, saved.path, adapter);
+      const removeCopy = await states?.copyBack(dir, saved.path, adapter);
       try {
         // Creates a new model: the service may refuse to load into one that has already run.
         const number = session.nextModel();
@@ -156,7 +156,7 @@ export async function createTinkerPolicy(
         });
         remote.id = String(loaded.model_id ?? `${session.id}:train:${number}`);
       } finally {
-        await takeBack?.();
+        await removeCopy?.();
       }
       seq = 1;
       gradient = false;
@@ -214,7 +214,7 @@ function requireSameAdapter(
 ): void {
   const own: Record<string, unknown> = {
     lora_rank: adapter.rank,
-    // Only Hone's own service reports it.
+    // Only a service that has it reports it.
     lora_alpha: adapter.alpha,
     train_attn: adapter.targets.includes("attn"),
     train_mlp: adapter.targets.includes("mlp"),

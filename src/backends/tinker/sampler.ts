@@ -1,7 +1,16 @@
 /** A Tinker service as a sampler: of the base model until published weights are loaded. */
-import type { Sampler } from "../engine.ts";
+import { AsyncQueue } from "../../concurrency/async-queue.ts";
+import { Semaphore } from "../../concurrency/semaphore.ts";
+import { RunError, UserError } from "../../errors.ts";
+import { chunkToJson, type InputChunk } from "../../tinker-protocol/chunks.ts";
+import type { ServiceCapabilities } from "../../tinker-protocol/handshake.ts";
+import { decodeSampleResponse } from "../../tinker-protocol/sampling.ts";
+import type { Sample, SampleOptions, SampleRequest, Sampler, SamplingParams } from "../engine.ts";
 import { idOf } from "../published.ts";
-import { type SamplingSession, sample, samplingSession } from "./sample.ts";
+import { changesDistribution } from "../sampling-params.ts";
+import { readChunks } from "./images.ts";
+import { sampleMany } from "./sample-many.ts";
+import { LostResultError } from "./service-errors.ts";
 import type { TinkerSession } from "./session.ts";
 
 export interface TinkerModel {
@@ -18,7 +27,7 @@ export function createTinkerSampler(session: TinkerSession, model: TinkerModel):
     get version() {
       return version;
     },
-    logprobs: session.isHone ? "raw" : "processed",
+    logprobs: session.capabilities.exactLogprobs ? "raw" : "processed",
     async *sample(requests, options = {}) {
       loaded ??= openBase(session, model.name);
       yield* sample(session, await loaded, requests, model.eosTokenIds, options);
@@ -42,4 +51,163 @@ async function openBase(session: TinkerSession, model: string): Promise<Sampling
     base_model: model,
   });
   return samplingSession(String(answer.sampling_session_id), 0);
+}
+
+type SamplingSession = ReturnType<typeof samplingSession>;
+
+/** @param version of the weights that it samples from */
+function samplingSession(id: string, version: number) {
+  let requests = 0;
+  return { id, version, next: () => requests++ };
+}
+
+/** Retries of a sample whose result was lost. */
+const maxLosses = 3;
+
+/** Concurrent requests; the official client's limit. */
+const maxConcurrent = 400;
+
+/** @throws UserError for parameters that the service does not have */
+async function* sample(
+  session: TinkerSession,
+  sampler: SamplingSession,
+  requests: readonly SampleRequest[],
+  eosTokenIds: readonly number[],
+  { signal }: SampleOptions,
+): AsyncGenerator<Sample, void, undefined> {
+  const inputs = requests.map(({ prompt, media }) => ({ tokens: prompt, media }));
+  const chunks = await readChunks(inputs, session.media);
+  const bodies = requests.map((request, index) => encode(chunks[index]!, request, session, sampler, eosTokenIds));
+  const ready = new AsyncQueue<Sample>();
+  const { capabilities } = session;
+  const places = new Semaphore(capabilities.sampleMany ? Number.POSITIVE_INFINITY : maxConcurrent);
+  const stop = new AbortController();
+  const ask = capabilities.sampleMany ? sampleMany(session.connection) : askAlone;
+
+  async function askAlone(body: Record<string, unknown>, aborted: AbortSignal): Promise<unknown> {
+    const accepting = session.connection.post("asample", body);
+    const cancel = () => {
+      accepting.then(({ request_id }) => session.connection.post("cancel_future", { request_id })).catch(() => {});
+    };
+    aborted.addEventListener("abort", cancel, { once: true });
+    try {
+      return await session.connection.collect("sample", await accepting, aborted);
+    } finally {
+      aborted.removeEventListener("abort", cancel);
+    }
+  }
+
+  /** Requests a lost result again under a new number. The weights are fixed, so the same seed gives the same sample. */
+  async function answered(body: Record<string, unknown>, aborted: AbortSignal, bytes: number): Promise<unknown> {
+    for (let losses = 0; ; losses++) {
+      aborted.throwIfAborted();
+      try {
+        return await ask(losses === 0 ? body : { ...body, seq_id: sampler.next() }, aborted, bytes);
+      } catch (error) {
+        if (!(error instanceof LostResultError) || losses === maxLosses) throw error;
+        session.connection.counts.retries++;
+      }
+    }
+  }
+
+  async function call(request: SampleRequest, index: number): Promise<void> {
+    const aborted = AbortSignal.any([stop.signal, signal, request.signal].filter((each) => each !== undefined));
+    try {
+      const result = places.run(() => answered(bodies[index]!, aborted, imageBytes(chunks[index]!)), aborted);
+      const sample = decode(request, decodeSampleResponse((await unlessAborted(result, aborted)) as Uint8Array));
+      if (!capabilities.exactLogprobs && changesDistribution(request.params)) sample.processed = true;
+      ready.push({ request: index, ...sample, policyVersion: sampler.version });
+    } catch (error) {
+      if (!aborted.aborted) throw error;
+      // The service does not return the tokens of an aborted sample.
+      const nothing = { tokens: new Int32Array(0), logprobs: new Float32Array(0) };
+      ready.push({ request: index, ...nothing, stopReason: "aborted", policyVersion: sampler.version });
+    }
+  }
+
+  Promise.all(requests.map(call)).then(
+    () => ready.end(),
+    (error: unknown) => ready.fail(error),
+  );
+  try {
+    yield* ready;
+  } finally {
+    stop.abort();
+  }
+}
+
+const imageBytes = (chunks: readonly InputChunk[]): number =>
+  chunks.reduce((sum, chunk) => sum + (chunk.kind === "image" ? chunk.data.length : 0), 0);
+
+/** Rejects with the signal's reason as soon as it aborts. */
+function unlessAborted<T>(result: Promise<T>, signal: AbortSignal): Promise<T> {
+  const aborted = new Promise<never>((_, reject) => {
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+  });
+  return Promise.race([result, aborted]);
+}
+
+function encode(
+  chunks: readonly InputChunk[],
+  { params, promptLogprobs, topLogprobs, temperedLogprobs }: SampleRequest,
+  { capabilities }: TinkerSession,
+  sampler: SamplingSession,
+  eosTokenIds: readonly number[],
+): Record<string, unknown> {
+  if (params.minP > 0)
+    throw new UserError("Tinker does not support min_p", { hint: "Set min_p to 0; top_p and top_k are supported." });
+  return {
+    type: "sample",
+    sampling_session_id: sampler.id,
+    seq_id: sampler.next(),
+    num_samples: 1,
+    prompt: { chunks: chunks.map(chunkToJson) },
+    sampling_params: {
+      max_tokens: params.maxTokens,
+      seed: params.seed,
+      temperature: params.temperature,
+      top_k: params.topK,
+      top_p: params.topP,
+      stop: stopOf(params, eosTokenIds, capabilities),
+      ignore_eos: params.ignoreEos && capabilities.ignoreEos ? true : undefined,
+    },
+    prompt_logprobs: promptLogprobs ?? false,
+    topk_sample_logprobs: topLogprobs ?? 0,
+    raw_logprobs: capabilities.exactLogprobs && !temperedLogprobs ? true : undefined,
+  };
+}
+
+/** One list of tokens or texts. It includes the model's end tokens, because a service may stop only at the list. */
+function stopOf(
+  { stopIds, stopStrings, ignoreEos }: SamplingParams,
+  eosTokenIds: readonly number[],
+  capabilities: ServiceCapabilities,
+) {
+  if (stopIds.length > 0 && stopStrings.length > 0) {
+    throw new UserError("Tinker does not support stop tokens and stop strings in one request");
+  }
+  const own = [...stopIds, ...stopStrings];
+  if (ignoreEos && !capabilities.ignoreEos && own.length > 0) {
+    throw new UserError("Tinker does not support ignore_eos together with other stop tokens or strings");
+  }
+  if (ignoreEos || stopStrings.length > 0) return own;
+  return own.length > 0 ? [...new Set([...stopIds, ...eosTokenIds])] : undefined;
+}
+
+function decode(
+  request: SampleRequest,
+  { sequences, promptLogprobs }: ReturnType<typeof decodeSampleResponse>,
+): Omit<Sample, "request" | "policyVersion"> {
+  const [sequence] = sequences;
+  if (!sequence) throw new RunError("the Tinker service returned an answer without a sample");
+  const { tokens, logprobs, stopReason, top } = sequence;
+  const sample: Omit<Sample, "request" | "policyVersion"> = { tokens, logprobs, stopReason };
+  if (request.promptLogprobs && promptLogprobs) sample.promptLogprobs = promptLogprobs;
+  if (top) {
+    sample.topLogprobs = Array.from({ length: top.length }, (_, row) => ({
+      tokens: top.tokens.slice(row * top.k, (row + 1) * top.k),
+      logprobs: top.logprobs.slice(row * top.k, (row + 1) * top.k),
+    }));
+  }
+  return sample;
 }

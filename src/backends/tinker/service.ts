@@ -1,6 +1,8 @@
-/** Which Tinker service a configuration names. */
+/** Which Tinker service a configuration names, and the options of the engine over it. */
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
+import type { EngineHooks } from "../descriptor.ts";
+import type { TinkerEngineOptions } from "./engine.ts";
 
 const hostedUrl = "https://tinker.thinkingmachines.dev/services/tinker-prod";
 /** `hone serve` on this machine accepts any key, but requires one. */
@@ -32,4 +34,20 @@ export function tinkerService(
     throw new UserError(`the Tinker service at ${given} requires an API key`, { hint: "Set TINKER_API_KEY." });
   }
   return { baseUrl: given.replace(/\/+$/, ""), apiKey: apiKey ?? localKey };
+}
+
+export function tinkerEngineOptions(
+  config: Config,
+  service: { baseUrl: string; apiKey: string },
+  { onStatus, media }: Pick<EngineHooks, "onStatus" | "media">,
+): TinkerEngineOptions {
+  return {
+    ...service,
+    model: config.model.name,
+    overlap: config.fuse_forward_backward_and_optim_step,
+    name: `${config.rllm.trainer.project_name}-${config.rllm.trainer.experiment_name}`,
+    tokenizerFolder: async (model) => (await import("./tokenizer-files.ts")).tokenizerFolder(model),
+    onStatus,
+    media,
+  };
 }

@@ -1,25 +1,26 @@
 /** A session with a Tinker service, shared by all models of a run and kept alive by a heartbeat. */
 import { type MediaStore, memoryStore } from "../../images/media-store.ts";
+import type { ServiceCapabilities } from "../../tinker-protocol/handshake.ts";
 import { sdkVersion } from "../../tinker-protocol/schema.ts";
 import type { Connection } from "./connection.ts";
 
 const heartbeatMs = 10_000;
-/** For how long heartbeats may fail before that is reported. */
-const worryMs = 120_000;
+/** Heartbeats that fail for longer are reported. */
+const silenceLimitMs = 120_000;
 /** How long the end of a run waits for the service. */
-const goodbyeMs = 3_000;
+const finishTimeoutMs = 3_000;
 
 export type TinkerSession = Awaited<ReturnType<typeof openSession>>;
 
 export async function openSession(
   connection: Connection,
   {
-    isHone,
+    capabilities,
     name,
     onStatus,
     media = memoryStore(),
   }: {
-    isHone: boolean;
+    capabilities: ServiceCapabilities;
     name?: string | undefined;
     onStatus?: ((text: string) => void) | undefined;
     media?: MediaStore | undefined;
@@ -56,7 +57,7 @@ export async function openSession(
   }, heartbeatMs);
   function warn(why = ""): void {
     const silent = Date.now() - lastHeard;
-    if (silent < worryMs) return;
+    if (silent < silenceLimitMs) return;
     onStatus?.(`the Tinker service has not answered a heartbeat for ${Math.round(silent / 1000)} s${why}`);
   }
   // The process may end between heartbeats.
@@ -64,8 +65,8 @@ export async function openSession(
   return {
     id,
     connection,
-    /** The service is Hone's own, with Hone's additions to the protocol. */
-    isHone,
+    /** The service's additions to the protocol. */
+    capabilities,
     /** Holds the images of prompts. */
     media,
     /** Counts: losses that the service computed by name in one pass, other losses (two passes), and deleted checkpoints. */
@@ -76,8 +77,8 @@ export async function openSession(
     async close(): Promise<void> {
       clearInterval(beat);
       // The service may have ended already.
-      const goodbye = { reason: { type: "success" }, detail: null };
-      await connection.post(`sessions/${id}/finish`, goodbye, AbortSignal.timeout(goodbyeMs)).catch(() => {});
+      const finish = { reason: { type: "success" }, detail: null };
+      await connection.post(`sessions/${id}/finish`, finish, AbortSignal.timeout(finishTimeoutMs)).catch(() => {});
     },
   };
 }

@@ -11,12 +11,12 @@ export const stateFile = "tinker.json";
 const savedSchema = z.strictObject({ path: z.string(), version: z.int(), model: z.string() });
 export type SavedState = z.output<typeof savedSchema>;
 
-/** Takes checkpoints out of a service that does not outlive its client. */
-export interface StateKeeper {
+/** Moves checkpoints out of a service that does not outlive its client. */
+export interface StateTransfer {
   /** Moves a checkpoint into an existing folder. */
-  take(path: string, folder: string): Promise<void>;
+  moveOut(path: string, folder: string): Promise<void>;
   /** Copies it back temporarily. Returns the function that removes it again. */
-  give(folder: string, path: string, adapter: AdapterSpec & { kind: "lora" }): Promise<() => Promise<void>>;
+  copyBack(folder: string, path: string, adapter: AdapterSpec & { kind: "lora" }): Promise<() => Promise<void>>;
 }
 
 /** Undefined if the folder does not have this file. */

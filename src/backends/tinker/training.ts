@@ -34,7 +34,7 @@ interface Pass {
   config: Readonly<Record<string, number>>;
   /** The loss's inputs of each planned sequence. */
   inputs: readonly DatumInputs[];
-  /** The outputs to compute, for each planned sequence: 0 leaves one out. Sent only to Hone's own service. */
+  /** The outputs to compute, for each planned sequence: 0 leaves one out. Sent only to a service with `lossMasks`. */
   masks: readonly ArrayLike<number>[];
   forwardOnly: boolean;
 }
@@ -43,7 +43,9 @@ const isInformative = (weights: ArrayLike<number>) => Array.from(weights).some((
 
 const ones = ({ places }: Planned) => new Float32Array(places.length).fill(1);
 
-export function remoteTraining({ connection, isHone, counts, media }: TinkerSession, model: RemoteModel) {
+export function remoteTraining({ connection, capabilities, counts, media }: TinkerSession, model: RemoteModel) {
+  const { lossMasks } = capabilities;
+
   /** Sends all parts of one call before waiting for answers. */
   async function send(
     plan: readonly Planned[],
@@ -54,7 +56,11 @@ export function remoteTraining({ connection, isHone, counts, media }: TinkerSess
       media,
     );
     const datums = plan.map((planned, index) =>
-      toDatum(chunks[index]!, planned, isHone ? { ...inputs[index], mask: masks[index] ?? [] } : { ...inputs[index] }),
+      toDatum(
+        chunks[index]!,
+        planned,
+        lossMasks ? { ...inputs[index], mask: masks[index] ?? [] } : { ...inputs[index] },
+      ),
     );
     const requests = chunksOf(datums).map((data) =>
       encodeForwardBackwardRequest({
@@ -63,7 +69,7 @@ export function remoteTraining({ connection, isHone, counts, media }: TinkerSess
         data,
         lossFn,
         forwardOnly,
-        lossConfig: isHone ? { ...config, masked: 1 } : { ...config },
+        lossConfig: lossMasks ? { ...config, masked: 1 } : { ...config },
       }),
     );
     const accepted = await Promise.all(requests.map((request) => connection.post("forward_backward", request)));
@@ -139,8 +145,8 @@ export function remoteTraining({ connection, isHone, counts, media }: TinkerSess
     async backward(sequences: readonly Sequence[], loss: Loss): Promise<AcceptedBackward> {
       const plan = planDatums(sequences);
       const hosted = loss.hosted?.();
-      // Other services' dro also regularizes the prompt's tokens, because they have no mask.
-      const same = hosted && hostedLosses.includes(hosted.name) && (isHone || hosted.name !== "dro");
+      // Without a mask, dro by name also regularizes the prompt's tokens.
+      const same = hosted && hostedLosses.includes(hosted.name) && (lossMasks || hosted.name !== "dro");
       return same && plan.length > 0 && !sequences.some(({ targets }) => targets)
         ? byName(sequences, plan, loss, hosted)
         : byGradient(sequences, plan, loss);

@@ -1,6 +1,6 @@
 /** Keys with two names: the values that verl's workers must have, compared with the values that they have. */
 import { isDeepStrictEqual } from "node:util";
-import { verlOwnKeys, verlSharedKeys } from "../../config/compose/sync/shared-keys.ts";
+import { currentVerlNames, olderVerlNames } from "../../config/compose/sync/verl-keys.ts";
 import { layerOf } from "../../config/tree/origin.ts";
 import { valueAt } from "../../config/tree/value-at.ts";
 import type { ComposedTree } from "../descriptor.ts";
@@ -24,7 +24,7 @@ export function expectedValues({ tree, origins }: ComposedTree): ReadonlyMap<str
     ["trainer.total_training_steps", Number(steps) > 0 ? steps : null],
   ];
   // The driver gets the model's folder instead of its name.
-  const rows = [...verlSharedKeys, ...verlOwnKeys].filter(([, common]) => common !== "model.name");
+  const rows = [...olderVerlNames, ...currentVerlNames].filter(([, common]) => common !== "model.name");
   const values = rows.map(([native, common]): [string, unknown] => [native, at(common)]);
   // With null, verl uses its own value. Keys that this version of verl does not have are not in the tree.
   return new Map([...values, ...rules].filter(([path, value]) => value !== null && valueAt(tree, path) !== undefined));

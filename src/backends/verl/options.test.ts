@@ -1,8 +1,8 @@
 import { mkdtempSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, describe, expect, test, vi } from "vitest";
+import { verlSections } from "../../config/compose/sync/verl-keys.ts";
 import { composeConfig } from "../../config/compose.ts";
-import { verlSections } from "../../config/schema/verl.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { compareValues, expectedValues } from "./expected-values.ts";
 import { verlEngineOptions, withModel } from "./options.ts";

@@ -1,5 +1,5 @@
 /** The options of the verl engine, from a composed configuration. */
-import { verlSections } from "../../config/schema/verl.ts";
+import { verlSections } from "../../config/compose/sync/verl-keys.ts";
 import { layerOf, type Origin } from "../../config/tree/origin.ts";
 import type { ComposedTree, EngineHooks } from "../descriptor.ts";
 import { expectedValues } from "./expected-values.ts";

@@ -1,5 +1,5 @@
 /** The keys of verl's own tree that take effect. The others belong to verl's trainer, which Hone replaces. */
-import { verlNames, verlOwnKeys } from "../../config/compose/sync/shared-keys.ts";
+import { verlNames } from "../../config/compose/sync/verl-keys.ts";
 import { samplesWithVerl } from "./rollouts.ts";
 
 /** @param names separated by white space */
@@ -12,7 +12,6 @@ const under = (section: string, names: string) =>
 /** Keys, and sections with all their keys. */
 const used: readonly string[] = [
   ...verlNames.keys(),
-  ...verlOwnKeys.map(([native]) => native),
   "actor_rollout_ref.model",
   "actor_rollout_ref.ref",
   "actor_rollout_ref.nccl_timeout",

@@ -1,10 +1,9 @@
 /**
  * verl's workers on a Ray cluster of this machine: two FSDP2 ranks on the CPU, compared with the local engine. Rollout
- * servers, one for each rank, sample in verl's own way; they are the small ones of worker/tests/verl.
+ * servers, one for each rank, sample in verl's own way; they are the small ones of worker/hone_on_cpu.
  */
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { learnerChecks } from "../../../conformance/conformance.ts";
 import {
@@ -20,7 +19,7 @@ import { singleTurn } from "../../agents/single-turn.ts";
 import type { CallParams } from "../../agents/types.ts";
 import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Loss } from "../../algorithms/types.ts";
-import { openChat } from "../../chat/open-chat.ts";
+import { openChat } from "../../chat/chat.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
@@ -69,9 +68,8 @@ beforeAll(async () => {
     "actor_rollout_ref.actor.optim.lr=1e-3",
     "actor_rollout_ref.rollout.name=small",
     "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-    "actor_rollout_ref.model.external_lib=small_rollout",
+    "actor_rollout_ref.model.external_lib=hone_on_cpu.small_rollout",
   ];
-  vi.stubEnv("PYTHONPATH", fileURLToPath(new URL("../../../worker/tests/verl", import.meta.url)));
   const options = verlEngineOptions(composeConfig({ overrides }), 2, {
     logFile: join(root, "driver.log"),
     warn: (text) => warnings.push(text),

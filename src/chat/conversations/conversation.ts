@@ -9,8 +9,7 @@ import { hasImages, imagesOf } from "../images/content.ts";
 import { type PlacedImages, type PromptImages, placeImages } from "../images/place-images.ts";
 import { type ChatMessage, type ParsedReply, type ToolDefinition, toMessage } from "../messages.ts";
 import type { Chat, LaterOptions, RenderOptions } from "../types.ts";
-import { bridge, hiddenThinking } from "./bridge.ts";
-import { cutAtStop } from "./cut-at-stop.ts";
+import { bridge, cutAtStop, hiddenThinking } from "./bridge.ts";
 import { matchHistory, type RecordedMessage, sameMessage, translated } from "./same-message.ts";
 
 export interface CallOptions extends Pick<RenderOptions, "tools" | "thinking" | "reasoningEffort"> {

@@ -7,7 +7,7 @@ import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts
 import type { Loss } from "../../algorithms/types.ts";
 import type { Engine, Finding, Sample, Sampler } from "../../backends/engine.ts";
 import { adapterSpec, examineBackend, isRemote, openEngine } from "../../backends/registry/open-engine.ts";
-import { openChat } from "../../chat/open-chat.ts";
+import { openChat } from "../../chat/chat.ts";
 import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
 import { outColors } from "../../colors.ts";
 import { concatenate } from "../../concatenate.ts";

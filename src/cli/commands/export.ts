@@ -90,7 +90,8 @@ function hasVisionPart(model: string): boolean {
   return existsSync(file) && Object.hasOwn(JSON.parse(readFileSync(file, "utf8")) as object, "vision_config");
 }
 
-const processorFile = /^(\w+_)?processor_config\.json$/;
+/** Such as preprocessor_config.json, video_preprocessor_config.json and processor_config.json. */
+export const processorFile = /^(\w+_)?(pre)?processor_config\.json$/;
 
 function copyMissing(from: string, to: string, names: RegExp): void {
   for (const name of readdirSync(from).filter((one) => names.test(one))) {

@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { type Command, Option } from "commander";
 import { serverKey } from "../../backends/local/options.ts";
 import { serverSampler } from "../../backends/servers/server-sampler.ts";
-import { openChat } from "../../chat/open-chat.ts";
+import { openChat } from "../../chat/chat.ts";
 import { outColors } from "../../colors.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";

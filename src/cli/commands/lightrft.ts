@@ -2,8 +2,8 @@
 import { type Command, Help } from "commander";
 import type { KeyDescription } from "../../config/describe.ts";
 import { composeLightRft, readLightRft } from "../../config/lightrft/compose-lightrft.ts";
-import { aliases, flagSections } from "../../config/lightrft/flags.ts";
-import { flagDescriptions, isSwitch } from "../../config/lightrft/parse-flags.ts";
+import { flagTable } from "../../config/lightrft/flags.ts";
+import { flagDescriptions, isRequired, isSwitch } from "../../config/lightrft/parse-flags.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { UserError } from "../../errors.ts";
 import { strict } from "../options.ts";
@@ -62,27 +62,18 @@ async function lightRftCommand(words: readonly string[], { dryRun = false, stric
 /** Lists every flag with its type, default and meaning, by the sections of LightRFT's documentation. */
 function flagsHelp(): string {
   const layout = new Help();
-  const sections = Object.entries(flagSections).map(([section, flags]) => {
-    const lines = [...flagDescriptions].flatMap(([name, flag]) => {
-      if (!Object.hasOwn(flags, name)) return [];
-      return [
-        `  ${spellFlag(name, flag)}`,
-        `      ${layout.boxWrap(describeFlag(flag), 74).replaceAll("\n", "\n      ")}`,
-      ];
-    });
-    return [`${section}:`, ...lines].join("\n");
+  const lines = flagTable.flatMap(([name, { section, aliases = [] }]) => {
+    const flag = flagDescriptions.get(name)!;
+    const names = [name, ...aliases].map((one) => `--${one}`).join(", ");
+    const type = isSwitch(flag) ? "" : ` <${flag.type.replace("non-empty ", "").replace(" or null", "")}>`;
+    const meaning = layout.boxWrap(describeFlag(flag), 74).replaceAll("\n", "\n      ");
+    return [...(section === undefined ? [] : [`\n${section}:`]), `  ${names}${type}`, `      ${meaning}`];
   });
-  return sections.join("\n\n");
-}
-
-function spellFlag(name: string, flag: KeyDescription): string {
-  const others = Object.keys(aliases).filter((alias) => aliases[alias] === name && !alias.startsWith("disable_"));
-  const names = [name, ...others].map((one) => `--${one}`).join(", ");
-  return isSwitch(flag) ? names : `${names} <${flag.type.replace("non-empty ", "").replace(" or null", "")}>`;
+  return lines.join("\n").trimStart();
 }
 
 function describeFlag(flag: KeyDescription): string {
   if (isSwitch(flag) && flag.default === false) return flag.description;
-  const fallback = flag.about.written ?? (flag.default === null ? "none" : JSON.stringify(flag.default));
-  return `${flag.description} (${fallback === "required" ? "" : "default "}${fallback})`;
+  if (isRequired(flag)) return `${flag.description} (required)`;
+  return `${flag.description} (default ${flag.default === null ? "none" : JSON.stringify(flag.default)})`;
 }

@@ -9,6 +9,7 @@ import { outColors } from "../../colors.ts";
 import { UserError } from "../../errors.ts";
 import { addressRules } from "../../images/address-rules.ts";
 import { memoryStore } from "../../images/media-store.ts";
+import { features } from "../../server/features/index.ts";
 import { withFlags } from "../../server/flag-names.ts";
 import { namesOf, readServedModel } from "../../server/models/base-models.ts";
 import { requireKey, startServer } from "../../server/start-server.ts";
@@ -122,6 +123,7 @@ async function serveCommand(flags: ServeFlags): Promise<void> {
     }
     const server = await startServer({
       engines,
+      features,
       host: flags.host,
       port: flags.port,
       apiKey,

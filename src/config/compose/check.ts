@@ -4,15 +4,14 @@ import { own } from "../../own.ts";
 import { configKeys, configSections, type KeyDescription, openSections } from "../describe.ts";
 import { isMistake, type Override } from "../hydra/parse-override.ts";
 import { elementToNode, isSweep } from "../hydra/value.ts";
-import type { Backend } from "../schema/about.ts";
-import { verlSections } from "../schema/verl.ts";
-import { type MapNode, type Mistake, type Node, plain } from "../tree/node.ts";
+import type { Mistake } from "../mistakes.ts";
+import { type Backend, backends } from "../schema/about.ts";
+import { type MapNode, type Node, plain } from "../tree/node.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
 import { putNode } from "../tree/tree.ts";
 import { positionText } from "../yaml/read-yaml.ts";
 import { backendSettings } from "./backends.ts";
-import { fieldName } from "./field-names.ts";
-import { didYouMean, suggestOptions } from "./suggest.ts";
+import { didYouMean, fieldName, suggestOptions } from "./suggest.ts";
 
 /** Collects the mistakes in a file or a script. Keys in verl's own sections are checked against verl's tree instead. */
 export function checkLayer(layer: MapNode, backend: Backend, mistakes: Mistake[]): void {
@@ -27,7 +26,7 @@ export function checkOverrides(
 ): void {
   for (const one of overrides) {
     if (isMistake(one)) mistakes.push(one);
-    // hydra-settings.ts checks Hydra's own settings.
+    // Hydra's composition checks its own settings.
     else if (!/[/]|^hydra\./.test(one.key) && one.package === undefined && !isSweep(one.value)) {
       checkOverride(one, { backend, mistakes, adds: one.kind === "force-add" || one.kind === "add" });
     }
@@ -79,9 +78,16 @@ function checkSection(node: Node, section: string, check: Check): void {
 }
 
 function keyHelp(path: string, node: Node): string {
-  const isVerl = verlSections.some((section) => section === path.split(".")[0]);
-  const verlHelp = isVerl && fieldName(path) === undefined ? " (verl's own sections require rllm/backend=verl)" : "";
-  return didYouMean(path, node.kind === "map" ? { sections: true } : { keys: true }) + verlHelp;
+  const owner = fieldName(path) === undefined ? ownerOf(path) : undefined;
+  const ownHelp = owner === undefined ? "" : ` (${owner}'s own sections require rllm/backend=${owner})`;
+  return didYouMean(path, node.kind === "map" ? { sections: true } : { keys: true }) + ownHelp;
+}
+
+/** The backend that alone has the section of a path. */
+function ownerOf(path: string): string | undefined {
+  const [root = ""] = path.split(".");
+  if (configSections.has(root)) return undefined;
+  return backends.find((backend) => backendSettings[backend].ownSections.includes(root));
 }
 
 /** Whether the path is in one of the sections that the backend's own tree defines. */

@@ -1,7 +1,9 @@
-/** Suggestions for mistyped keys and values. */
+/** Suggestions for mistyped keys and values, and for the names of settings in other systems. */
 import { nameDistance, nearest } from "../../nearest.ts";
+import { own } from "../../own.ts";
 import { configKeys, configSections } from "../describe.ts";
-import { fieldName } from "./field-names.ts";
+import { flagTable } from "../lightrft/flags.ts";
+import { verlNames } from "./sync/verl-keys.ts";
 
 const leafOf = (key: string) => key.slice(key.lastIndexOf(".") + 1);
 const parentOf = (key: string) => key.slice(0, Math.max(0, key.lastIndexOf(".")));
@@ -52,4 +54,137 @@ export function suggestOptions(given: unknown, options: readonly string[]): stri
   return values
     .filter((value): value is string => typeof value === "string" && !options.includes(value))
     .flatMap((value) => nearest(value, options, 1));
+}
+
+/** By system: `theirs: ours`. A value may say more than a key. These answer before names of similar spelling. */
+const systems: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  TRL: {
+    model_name_or_path: "model.name",
+    num_generations: "rllm.rollout.n",
+    num_generations_eval: "rllm.rollout.n_val",
+    per_device_train_batch_size:
+      "data.train_batch_size, which counts tasks; local.micro_batch_tokens limits the tokens of a pass",
+    per_device_eval_batch_size: "data.val_batch_size",
+    generation_batch_size: "data.train_batch_size, which counts tasks",
+    gradient_accumulation_steps:
+      "training.num_minibatches, the optimizer steps per batch; Hone accumulates gradients by local.micro_batch_tokens",
+    steps_per_generation: "training.num_minibatches",
+    num_iterations: "training.ppo_epochs",
+    num_train_epochs: "rllm.trainer.total_epochs",
+    max_steps: "rllm.trainer.total_batches",
+    max_completion_length: "data.max_response_length",
+    max_prompt_length: "data.max_prompt_length",
+    max_seq_length: "training.max_length",
+    beta: "rllm.algorithm.kl_beta",
+    epsilon: "rllm.algorithm.eps_clip",
+    epsilon_high: "rllm.algorithm.eps_clip_high",
+    delta: "rllm.algorithm.clip_ratio_c",
+    loss_type: "rllm.algorithm.loss_fn (dapo: loss_agg_mode=token-mean; dr_grpo: norm_adv_by_std_in_grpo=false)",
+    importance_sampling_level: "rllm.algorithm.loss_fn (sequence: gspo)",
+    scale_rewards: "rllm.algorithm.norm_adv_by_std_in_grpo",
+    reward_weights: "rllm.reward.model_weights",
+    mask_truncated_completions: "rllm.mask_truncated_samples",
+    vllm_importance_sampling_correction: "rllm.algorithm.rollout_correction.tis_mode",
+    vllm_importance_sampling_cap: "rllm.algorithm.rollout_correction.tis_cap",
+    use_vllm: "local.sampler.type=vllm",
+    vllm_mode: "local.sampler.type=vllm",
+    vllm_server_base_url: "local.sampler.url",
+    vllm_gpu_memory_utilization: "local.sampler.memory_share",
+    vllm_enable_sleep_mode: "local.sampler.sleep",
+    bf16: "local.dtype=bfloat16",
+    torch_dtype: "local.dtype",
+    lr_scheduler_type: "training.lr_schedule",
+    warmup_ratio: "training.warmup_steps_ratio",
+    warmup_steps: "rllm.algorithm.warmup_steps",
+    adam_beta1: "training.beta1",
+    adam_beta2: "training.beta2",
+    adam_epsilon: "training.eps",
+    lora_r: "model.lora_rank",
+    output_dir: "rllm.trainer.run_dir",
+    run_name: "rllm.trainer.experiment_name",
+    report_to: "rllm.trainer.logger",
+    save_steps: "rllm.trainer.save_freq",
+    eval_steps: "rllm.trainer.test_freq",
+    save_total_limit: "training.max_ckpt_num",
+    metric_for_best_model: "training.best_metric",
+    resume_from_checkpoint: "training.resume_from_path, with training.resume_mode=path",
+  },
+  OpenRLHF: {
+    pretrain: "model.name",
+    reward_pretrain: "rllm.reward.model",
+    critic_pretrain: "rllm.critic.model",
+    remote_rm_url: "rllm.reward.remote_url",
+    actor_learning_rate: "training.learning_rate",
+    critic_learning_rate: "rllm.critic.learning_rate",
+    rollout_batch_size: "data.train_batch_size",
+    micro_train_batch_size: "local.micro_batch_tokens",
+    n_samples_per_prompt: "rllm.rollout.n",
+    prompt_max_len: "data.max_prompt_length",
+    generate_max_len: "data.max_response_length",
+    max_len: "training.max_length",
+    max_epochs: "training.ppo_epochs",
+    num_episodes: "rllm.trainer.total_epochs",
+    max_norm: "training.max_grad_norm",
+    l2: "training.weight_decay",
+    advantage_estimator: "rllm.algorithm.adv_estimator",
+    init_kl_coef: "rllm.algorithm.kl_beta",
+    lambd: "rllm.algorithm.lam",
+    eps_clip_low_high: "rllm.algorithm.eps_clip and eps_clip_high",
+    dual_clip: "rllm.algorithm.clip_ratio_c",
+    dynamic_filtering: "rllm.dynamic_sampling.enable",
+    zero_stage: "local.sharding",
+    adam_offload: "local.offload_optimizer",
+    vllm_tensor_parallel_size: "local.sampler.tensor_parallel",
+    vllm_enable_sleep: "local.sampler.sleep",
+    ring_attn_size: "local.sequence_parallel",
+    save_path: "rllm.trainer.run_dir",
+  },
+  LightRFT: { ...renamedFlags(), engine_type: "local.sampler.type" },
+  "the Tinker cookbook": {
+    model_name: "model.name",
+    groups_per_batch: "data.train_batch_size",
+    max_tokens: "data.max_response_length",
+    kl_penalty_coef: "rllm.algorithm.kl_beta",
+    num_substeps: "training.num_minibatches",
+    eval_every: "rllm.trainer.test_freq",
+    save_every: "rllm.trainer.save_freq",
+    log_path: "rllm.trainer.run_dir",
+    wandb_project: "rllm.trainer.project_name",
+    base_url: "tinker_base_url",
+    remove_constant_reward_groups: "rllm.rejection_sample.filter_uniform_groups",
+  },
+  verl: {
+    ppo_mini_batch_size: "training.num_minibatches, the optimizer steps per batch",
+    ppo_micro_batch_size_per_gpu: "local.micro_batch_tokens",
+    kl_loss_coef: "rllm.algorithm.kl_beta",
+    clip_ratio: "rllm.algorithm.eps_clip",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "training.num_minibatches, the optimizer steps per batch",
+  },
+};
+
+/** LightRFT's flags whose value a key of another name gets. */
+function renamedFlags(): Record<string, string> {
+  const renamed = flagTable.flatMap(([flag, { sets }]) =>
+    typeof sets === "string" && leafOf(sets) !== flag ? [[flag, sets]] : [],
+  );
+  return Object.fromEntries(renamed);
+}
+
+/** The names of the table, for tests. */
+export const fieldNames: readonly (readonly [theirs: string, ours: string])[] = Object.values(systems).flatMap(
+  (names) => Object.entries(names),
+);
+
+/** `"it is TRL's name for rllm.rollout.n"`; undefined if no other system has the name, or it is in a section of Hone. */
+export function fieldName(path: string): string | undefined {
+  const section = path.slice(0, Math.max(0, path.lastIndexOf(".")));
+  const common = verlNames.get(path);
+  if (common !== undefined) return `it is verl's name for ${common}; set that key instead`;
+  if (configSections.has(section)) return undefined;
+  const leaf = path.slice(path.lastIndexOf(".") + 1);
+  for (const [system, names] of Object.entries(systems)) {
+    const ours = own(names, path) ?? own(names, leaf);
+    if (ours !== undefined) return `it is the name in ${system} for ${ours}`;
+  }
+  return undefined;
 }

@@ -1,7 +1,9 @@
 /** Applies command-line overrides to a composed tree. */
+
 import { isDeepStrictEqual } from "node:util";
 import { nearest } from "../../nearest.ts";
-import { childOf, type MapNode, type Mistake, type Node, nodeAt, plain } from "../tree/node.ts";
+import type { Mistake } from "../mistakes.ts";
+import { childOf, type MapNode, type Node, nodeAt, plain } from "../tree/node.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
 import { pathsIn } from "../tree/tree.ts";
 import { positionText } from "../yaml/read-yaml.ts";

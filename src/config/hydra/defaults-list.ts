@@ -2,9 +2,10 @@
  * Expands nested defaults lists to a flat list of the files that make up a configuration, in merging order, each with
  * its package (the section in which it is placed).
  */
+
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
-import type { Mistake } from "../tree/node.ts";
+import type { Mistake } from "../mistakes.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
 import { positionText } from "../yaml/read-yaml.ts";
 import { type DefaultEntry, type LoadConfig, plainEntry } from "./load-config.ts";

@@ -1,7 +1,6 @@
 /** Expands a multirun's overrides to the overrides of each run: all combinations, the last sweep varies fastest. */
 
-import { mistakesError } from "../compose/mistakes.ts";
-import type { Mistake } from "../tree/node.ts";
+import { type Mistake, mistakesError } from "../mistakes.ts";
 import { oneLine } from "../tree/origin.ts";
 import { pythonFloat } from "../yaml/scalars.ts";
 import { isMistake, type Override, parseOverride } from "./parse-override.ts";

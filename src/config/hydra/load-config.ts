@@ -1,7 +1,7 @@
 /** Loads a configuration from the search path: its values, package header and defaults list, with origins. */
 
-import { mistakesError } from "../compose/mistakes.ts";
-import type { MapNode, Mistake, Node } from "../tree/node.ts";
+import { type Mistake, mistakesError } from "../mistakes.ts";
+import type { MapNode, Node } from "../tree/node.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
 import { isShipped } from "../tree/shipped.ts";
 import { positionText, readTextFile, readYaml } from "../yaml/read-yaml.ts";

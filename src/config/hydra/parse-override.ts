@@ -1,5 +1,5 @@
 /** Parses a command-line override: its kind, its key or config group, and its value. */
-import type { Mistake } from "../tree/node.ts";
+import type { Mistake } from "../mistakes.ts";
 import { oneLine } from "../tree/origin.ts";
 import { parseValue } from "./parse-value.ts";
 import { type Value, ValueMistake } from "./value.ts";

@@ -2,9 +2,10 @@
  * Replaces references with their values. A value that consists of a single reference takes the type of its target, even
  * a section; inside text, the value is formatted like in Python.
  */
+
 import { nearest } from "../../nearest.ts";
-import { mistakesError } from "../compose/mistakes.ts";
-import { childOf, type MapNode, type Mistake, type Node, nodeAt, type ValueNode } from "../tree/node.ts";
+import { type Mistake, mistakesError } from "../mistakes.ts";
+import { childOf, type MapNode, type Node, nodeAt, type ValueNode } from "../tree/node.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
 import { pathsIn } from "../tree/tree.ts";
 import { positionText } from "../yaml/read-yaml.ts";

@@ -100,3 +100,12 @@ function holdsAny(node: Node, texts: ReadonlySet<string>): boolean {
   // The value is part of a decoded variable, or contains one.
   return [...texts].some((text) => text !== "" && (value.includes(text) || (value.length > 3 && text.includes(value))));
 }
+
+/** Masks the value of an override that sets a secret: `rllm.sdk.proxy.admin_token=***`. */
+export function maskOverride(text: string): string {
+  const key = /^\s*[+~]*([^=]*)=/.exec(text)?.[1]?.trim();
+  const setsSecret = secretKeys.some(
+    ({ key: secret }) => key !== undefined && (`${secret}.`.startsWith(`${key}.`) || key.startsWith(`${secret}.`)),
+  );
+  return setsSecret ? `${text.slice(0, text.indexOf("=") + 1)}***` : maskUrls(text);
+}

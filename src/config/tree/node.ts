@@ -29,12 +29,6 @@ export interface ValueNode {
   text?: string;
 }
 
-/** A mistake in the user's input. `where`: `"gpu.yaml:3:5"` or the flag verbatim. */
-export interface Mistake {
-  where: string;
-  message: string;
-}
-
 /** Converts a plain object to nodes. Members that are `undefined` are skipped. */
 export function nodeFromObject(value: unknown, origin: Origin, depth = 0): Node {
   // Deeper than any configuration, so it is a cycle; the check rejects the value later.

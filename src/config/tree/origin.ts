@@ -48,6 +48,22 @@ export function originText(origin: Origin): string {
 const shippedName = (file: string) =>
   oneLine(file.replaceAll("\\", "/").replace(/^.*\/(?=(config|verl\/trainer)\/)/, ""));
 
+/** What set the value in the end: for a reference or a synchronized key, what set the place or the key that it is from. */
+export type OriginKind = Exclude<Origin["kind"], "reference" | "synced">;
+
+export function originKind(origin: Origin): OriginKind {
+  switch (origin.kind) {
+    case "file":
+      return isShipped(origin.file) ? "default" : "file";
+    case "reference":
+      return originKind(origin.at);
+    case "synced":
+      return originKind(origin.of);
+    default:
+      return origin.kind;
+  }
+}
+
 /** The priority of a layer: 0 shipped defaults, 1 the script's config, 2 files, 3 flags of a front end, 4 overrides. */
 export function layerOf(origin: Origin): number {
   switch (origin.kind) {

@@ -14,7 +14,8 @@ import {
   parseAllDocuments,
   type Node as YamlNode,
 } from "yaml";
-import type { Entry, Mistake, Node } from "../tree/node.ts";
+import type { Mistake } from "../mistakes.ts";
+import type { Entry, Node } from "../tree/node.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
 import { readScalar } from "./scalars.ts";
 

@@ -1,12 +1,12 @@
 /** `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API. */
 import { randomUUID } from "node:crypto";
-import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
+import { cutAtStop } from "../../chat/conversations/bridge.ts";
 import { renderWithImages } from "../../chat/images/prepare-images.ts";
 import { type ChatMessage, type ImagePart, type TextPart, type ToolCall, toMessage } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/session/types.ts";
+import type { Notices } from "../calls/model-call.ts";
 import { type CallContext, callModel, type ModelCall } from "../calls/model-call.ts";
-import type { Notices } from "../calls/notices.ts";
 import { replyStream } from "../calls/stream-reply.ts";
 import type { HttpExchange } from "../requests/http-exchange.ts";
 import {

@@ -2,7 +2,7 @@
 import { normalizeContent } from "../../chat/images/content.ts";
 import type { Content, ImagePart, TextPart } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
-import type { Notices } from "../calls/notices.ts";
+import type { Notices } from "../calls/model-call.ts";
 import { type Body, badParameter } from "../requests/read-parameters.ts";
 
 /** Text, or a list of parts that are all text. */

@@ -2,8 +2,7 @@
 import { z } from "zod";
 import type { ChatMessage } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
-import type { CallContext } from "../calls/model-call.ts";
-import type { Notices } from "../calls/notices.ts";
+import type { CallContext, Notices } from "../calls/model-call.ts";
 import { type Body, badParameter } from "../requests/read-parameters.ts";
 import { demand } from "./guarantees.ts";
 

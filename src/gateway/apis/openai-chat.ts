@@ -1,9 +1,10 @@
 /** `POST /v1/chat/completions` */
 import { randomUUID } from "node:crypto";
-import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
-import type { ParsedReply } from "../../chat/messages.ts";
+import { cutAtStop } from "../../chat/conversations/bridge.ts";
+import { type ChatMessage, type ParsedReply, type ToolCall, toMessage } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/session/types.ts";
+import type { Notices } from "../calls/model-call.ts";
 import { type CallContext, callModel, type ModelCall } from "../calls/model-call.ts";
 import { replyStream } from "../calls/stream-reply.ts";
 import type { HttpExchange } from "../requests/http-exchange.ts";
@@ -13,17 +14,18 @@ import {
   checkParameters,
   type Rules,
   readBoolean,
+  readList,
   readModel,
   readNumber,
   readObject,
   readString,
   used,
 } from "../requests/read-parameters.ts";
+import { openaiContent, textOf, toolContent } from "./content-parts.ts";
 import { countJson, type JsonFormat, jsonFault, readJsonFormat, withJsonInstruction } from "./json-replies.ts";
-import { fromOpenaiMessages } from "./openai-messages.ts";
 import { commonRules, readMaxTokens, readSampling } from "./sampling-parameters.ts";
 import { chatLogprobs } from "./token-logprobs.ts";
-import { readTools, type ToolForm, toOpenaiToolCalls } from "./tools.ts";
+import { readTools, type ToolForm, toOpenaiToolCalls, toolCall } from "./tools.ts";
 
 const obsolete = "it is obsolete; use tools";
 const newTurn = "the model always starts a new turn";
@@ -194,4 +196,59 @@ async function streamChat(
   if (withUsage) exchange.sendEvent(JSON.stringify({ ...base, choices: [], usage: usageOf(replies) }));
   exchange.sendEvent("[DONE]");
   exchange.end();
+}
+
+/** @throws GatewayError naming the message that cannot be read */
+function fromOpenaiMessages(messages: unknown, notices: Notices): ChatMessage[] {
+  if (!Array.isArray(messages) || messages.length === 0) {
+    throw badParameter("messages", "messages must be a list of at least one message");
+  }
+  return messages.map((message: unknown, index) => fromMessage(message, `messages[${index}]`, notices));
+}
+
+function fromMessage(message: unknown, at: string, notices: Notices): ChatMessage {
+  if (!isObject(message)) throw badParameter(at, `${at} must be an object`);
+  const text = () => textOf(message.content, `${at}.content`);
+  const content = () => openaiContent(message.content, `${at}.content`, notices);
+  switch (message.role) {
+    case "system":
+    case "developer":
+    case "user":
+      if (message.name !== undefined) {
+        notices.add("ignored_parameter/messages.name", "names of users are ignored: chat templates do not write them");
+      }
+      return message.role === "user" ? { role: "user", content: content() } : { role: "system", content: text() };
+    case "assistant": {
+      if (message.function_call) throw badParameter(`${at}.function_call`, "function_call is obsolete; use tool_calls");
+      if (message.audio) throw badParameter(`${at}.audio`, "audio is not supported");
+      const reasoning = readString(message, "reasoning_content") ?? readString(message, "reasoning");
+      const calls = readList(message, "tool_calls") ?? [];
+      const toolCalls = calls.map((call, index) => fromToolCall(call, `${at}.tool_calls[${index}]`));
+      return toMessage({ content: text(), reasoning, toolCalls });
+    }
+    case "tool": {
+      const toolCallId = readString(message, "tool_call_id");
+      if (toolCallId === undefined) throw badParameter(`${at}.tool_call_id`, `${at}.tool_call_id is missing`);
+      const name = readString(message, "name");
+      const result: ChatMessage = {
+        role: "tool",
+        content: toolContent(message.content, `${at}.content`, notices),
+        toolCallId,
+      };
+      return name === undefined ? result : { ...result, name };
+    }
+    default:
+      throw badParameter(
+        `${at}.role`,
+        `${at}.role is ${JSON.stringify(message.role)}; it must be system, developer, user, assistant or tool`,
+      );
+  }
+}
+
+function fromToolCall(call: unknown, at: string): ToolCall {
+  const { id, function: given } = isObject(call) ? call : {};
+  if (!isObject(given) || typeof id !== "string" || typeof given.name !== "string") {
+    throw badParameter(at, `${at} must be a function call with id, name and arguments`);
+  }
+  return toolCall(id, given.name, given.arguments, `${at}.function.arguments`);
 }

@@ -1,6 +1,6 @@
 /** `POST /v1/completions` */
 import { randomUUID } from "node:crypto";
-import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
+import { cutAtStop } from "../../chat/conversations/bridge.ts";
 import type { Generated } from "../../rollout/session/types.ts";
 import { type CallContext, callModel, type ModelCall } from "../calls/model-call.ts";
 import { replyStream } from "../calls/stream-reply.ts";

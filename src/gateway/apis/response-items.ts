@@ -1,7 +1,7 @@
 /** Reads the input items of OpenAI's responses API as a conversation. */
 import { type ChatMessage, type ToolCall, toMessage } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
-import type { Notices } from "../calls/notices.ts";
+import type { Notices } from "../calls/model-call.ts";
 import { type Body, badParameter } from "../requests/read-parameters.ts";
 import { openaiContent, textOf } from "./content-parts.ts";
 import { toolCall } from "./tools.ts";

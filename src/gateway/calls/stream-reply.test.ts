@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
+import { cutAtStop } from "../../chat/conversations/bridge.ts";
 import { characterChat } from "../../testing/character-chat.ts";
 import { replyStream } from "./stream-reply.ts";
 

@@ -1,6 +1,6 @@
 /** `/admin/...`: sessions, traces and metrics, for clients with the admin token. */
 
-import type { Notices } from "../calls/notices.ts";
+import type { Notices } from "../calls/model-call.ts";
 import type { Sessions } from "../sessions/sessions.ts";
 import { traceJson } from "../traces/export-traces.ts";
 import type { TraceStore } from "../traces/open-trace-store.ts";

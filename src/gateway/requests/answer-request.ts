@@ -7,8 +7,8 @@ import { anthropicCountTokens, anthropicMessages } from "../apis/anthropic-messa
 import { openaiChat } from "../apis/openai-chat.ts";
 import { openaiCompletions } from "../apis/openai-completions.ts";
 import { openaiResponses } from "../apis/openai-responses.ts";
+import type { Notices } from "../calls/model-call.ts";
 import { type CallContext, toGatewayError } from "../calls/model-call.ts";
-import type { Notices } from "../calls/notices.ts";
 import type { Sessions } from "../sessions/sessions.ts";
 import type { TraceStore } from "../traces/open-trace-store.ts";
 import type { Access } from "./access.ts";

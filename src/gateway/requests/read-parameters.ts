@@ -1,6 +1,6 @@
 /** Reads the parameters of a request: each is typed, and none is ignored silently. */
 import { isObject } from "../../is-object.ts";
-import type { Notices } from "../calls/notices.ts";
+import type { Notices } from "../calls/model-call.ts";
 import { GatewayError } from "./gateway-error.ts";
 
 export type Body = Record<string, unknown>;

@@ -1,8 +1,8 @@
 /** The trace store of the gateway and of `hone traces`. */
-import { createCheckpointer } from "./checkpointer.ts";
+
 import { defaultTracePath, expandHome, openTraceDatabase, type TraceDatabase } from "./database.ts";
 import { deleteBefore, listSessions, readTrace, readTraces, type TraceFilter } from "./trace-reader.ts";
-import { createTraceWriter, type TraceWriter } from "./trace-writer.ts";
+import { createCheckpointer, createTraceWriter, type TraceWriter } from "./trace-writer.ts";
 import type { SessionSummary, Trace } from "./types.ts";
 
 export interface TraceStore extends TraceWriter {

@@ -12,7 +12,7 @@ import { deriveSeed, uniforms } from "../../random.ts";
 import { forging, wrongs } from "./forging.fixture.ts";
 
 const own = (name: string) => new URL(`../../../worker/${name}`, import.meta.url);
-const { openSession } = await import(own("sandbox/stand-ins.mjs").href);
+const { openSession } = await import(own("sandbox/proxies.mjs").href);
 const { openServer } = await import(own("sandbox/serve-program.mjs").href);
 
 /** As check-program.mjs judges; undefined if the program does not start. */

@@ -39,7 +39,7 @@ export const languages: Record<"python" | "javascript", Language> = {
     }),
     check: (test) => ({
       command: ["python", "check_program.py"],
-      files: withOwn(["check_program.py", "stand_ins.py", "plain_data.py"], "test.py", test),
+      files: withOwn(["check_program.py", "proxies.py", "plain_data.py"], "test.py", test),
     }),
   },
   javascript: {
@@ -68,7 +68,7 @@ export const languages: Record<"python" | "javascript", Language> = {
         "--test-reporter-destination=stdout",
         "check-program.mjs",
       ],
-      files: withOwn(["check-program.mjs", "test-results.mjs", "stand-ins.mjs", "plain-data.mjs"], "test.mjs", test),
+      files: withOwn(["check-program.mjs", "test-results.mjs", "proxies.mjs", "plain-data.mjs"], "test.mjs", test),
     }),
   },
 };

@@ -9,11 +9,9 @@ import { type Cgroup, openCgroup } from "./cgroup.ts";
 import { findInterpreter } from "./interpreters.ts";
 import { launchCommand, launchPlan } from "./launch-plan.ts";
 import { createFolder } from "./leftovers.ts";
-import { type Family, watchFamily } from "./process-table.ts";
+import { type Family, listProcesses, watchFamily } from "./process-table.ts";
 import { removeProgramFolder, writeFiles } from "./program-folder.ts";
-import { readReports } from "./reports.ts";
 import type { Isolation, SandboxLimits, SandboxProgram, SandboxResult } from "./types.ts";
-import { watch } from "./watcher.ts";
 
 const setUpSeconds = 30;
 /** Time for the launcher to end its processes before this process does, and for output to arrive afterwards. */
@@ -191,4 +189,61 @@ function limitOutput(stream: Readable, bytes: number, onExceeded: () => void): v
     stream.resume();
     onExceeded();
   });
+}
+
+type Seen = ReturnType<Family["look"]>;
+
+const watched = new Map<Family, (seen: Seen) => void>();
+let timer: NodeJS.Timeout | undefined;
+const intervalMs = 100;
+
+/** Reads the process table ten times a second for all running sandboxes. @returns ends the watch */
+function watch(family: Family, onLook: (seen: Seen) => void): () => void {
+  watched.set(family, onLook);
+  timer ??= setInterval(lookAtAll, intervalMs);
+  return () => {
+    watched.delete(family);
+    if (watched.size > 0) return;
+    clearInterval(timer);
+    timer = undefined;
+  };
+}
+
+function lookAtAll(): void {
+  const table = listProcesses();
+  for (const [family, onLook] of watched) onLook(family.look(table));
+}
+
+type Report = { ready: true } | { failed: string } | { exit: number } | { signal: number } | { over: "files" };
+
+interface Reports {
+  first: Promise<Report>;
+  /** How the program ended. Both numbers are null if the launcher ended it, with the exceeded limit if that was the reason. */
+  last(): { exitCode: number | null; signal: number | null; over: "files" | undefined };
+}
+
+/** Reads the launcher's reports from a descriptor that the program does not have. */
+function readReports(stream: Readable): Reports {
+  let text = "";
+  const all = () =>
+    text
+      .split("\n")
+      .slice(0, -1)
+      .map((line) => JSON.parse(line) as Report);
+  const first = new Promise<Report>((resolve) => {
+    stream.on("data", (piece: Buffer) => {
+      text += piece;
+      const [report] = all();
+      if (report) resolve(report);
+    });
+  });
+  const last = () => {
+    const end = all().at(-1) ?? { ready: true };
+    return {
+      exitCode: "exit" in end ? end.exit : null,
+      signal: "signal" in end ? end.signal : null,
+      over: "over" in end ? end.over : undefined,
+    };
+  };
+  return { first, last };
 }

@@ -8,8 +8,14 @@ import { type Fetching, type ImageLoader, imageLoader } from "../../images/load-
 import { nearest } from "../../nearest.ts";
 import { createScheduler, type Scheduler } from "../queue/scheduler.ts";
 import { createSampleGatherer, type SampleGatherer } from "../sampling/gather-samples.ts";
-import { type EngineKeeper, type KeeperOptions, keepEngine, type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
-import { createStandIns, type StandIns } from "./stand-ins.ts";
+import {
+  type EngineSupervisor,
+  type LazyPolicy,
+  lazyPolicy,
+  type SupervisorOptions,
+  superviseEngine,
+} from "./engine-supervisor.ts";
+import { createPublishedPolicies, type PublishedPolicies } from "./snapshots.ts";
 
 export interface BaseModel {
   /** The name that is listed. */
@@ -18,15 +24,15 @@ export interface BaseModel {
   names: readonly string[];
   /** Which model the engine holds and what it can do. */
   engine: Pick<Engine, "model" | "capabilities" | "images" | "imagesReason">;
-  keeper: EngineKeeper;
+  supervisor: EngineSupervisor;
   scheduler: Scheduler;
   gatherer: SampleGatherer;
   /** Loads images of clients; absent if the model reads only text. */
   loader: ImageLoader | undefined;
   /** The untrained base model, for sampling. */
   base: LazyPolicy;
-  /** Its live models' policies, as the snapshots that they sample as. */
-  standIns: StandIns;
+  /** Its live models' policies, each of which samples with the snapshot that it published last. */
+  published: PublishedPolicies;
 }
 
 export interface ServedModel {
@@ -54,21 +60,21 @@ export function createBaseModel(
   names: readonly string[],
   engine: Engine,
   maxWaitingRows: number,
-  options: KeeperOptions & { fetching?: Fetching } = {},
+  options: SupervisorOptions & { fetching?: Fetching } = {},
 ): BaseModel {
-  const keeper = keepEngine(engine, options);
+  const supervisor = superviseEngine(engine, options);
   // A client on this machine can also load the tokenizer from the folder.
   const { directory } = engine.model;
   return {
     name: names[0]!,
     names: [...new Set([...names, ...(directory === "" ? [] : [directory])])],
     engine,
-    keeper,
+    supervisor,
     loader: engine.images && imageLoader(engine.images.store, options.fetching),
     scheduler: createScheduler({ maxRows: 256, maxWaitingRows }),
     gatherer: createSampleGatherer(),
-    base: lazyPolicy(keeper, (opened) => opened.createPolicy({ adapter: { kind: "none" } })),
-    standIns: createStandIns(keeper),
+    base: lazyPolicy(supervisor, (opened) => opened.createPolicy({ adapter: { kind: "none" } })),
+    published: createPublishedPolicies(supervisor),
   };
 }
 

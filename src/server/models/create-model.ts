@@ -1,18 +1,16 @@
 /** Creates models: new ones, and from checkpoints. */
+import { randomInt } from "node:crypto";
 import { z } from "zod";
+import type { Capabilities } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
 import { loraConfig, wholeAtLeast } from "../../tinker-protocol/parameters.ts";
 import { formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
-import { clientMetadata } from "../client-names.ts";
-import type { ServerContext } from "../context.ts";
-import type { Operations } from "../queue/operations.ts";
-import { readBody } from "../read-body.ts";
-import { modelRecord } from "../state/records.ts";
+import { clientMetadata, readBody } from "../bodies.ts";
+import type { Service } from "../service.ts";
+import { type LoraAdapter, modelRecord } from "../state/records.ts";
 import { requireLoadable } from "../state/saving.ts";
-import type { Sessions } from "../state/sessions.ts";
 import { findBaseModel } from "./base-models.ts";
 import { modelId } from "./live-models.ts";
-import { adapterOf } from "./lora-config.ts";
 
 const common = {
   session_id: z.string(),
@@ -29,11 +27,7 @@ const createFromSchema = z.looseObject({
 });
 type CommonRequest = Pick<z.output<typeof createModelSchema>, keyof typeof common>;
 
-export interface ModelCreation {
-  context: ServerContext;
-  sessions: Sessions;
-  operations: Operations;
-}
+type ModelCreation = Pick<Service, "context" | "sessions" | "operations">;
 
 export function createModel(creation: ModelCreation, body: unknown): Record<string, unknown> {
   const { models } = creation.context;
@@ -97,4 +91,15 @@ function addModel(
   };
   operations.start(request, id, { kind, work });
   return { request_id: request, model_id: id };
+}
+
+/** `lora_config` of the protocol as an adapter of an engine. @throws UserError when nothing would be trained, or the engine cannot */
+export function adapterOf(config: z.output<typeof loraConfig>, { loraTargets }: Capabilities): LoraAdapter {
+  const { rank, alpha, seed, train_attn, train_mlp, train_unembed } = config;
+  const wanted = { attn: train_attn, mlp: train_mlp, unembed: train_unembed };
+  const targets = (["attn", "mlp", "unembed"] as const).filter((target) => wanted[target]);
+  if (targets.length === 0) throw new UserError("at least one of train_attn, train_mlp and train_unembed must be true");
+  const missing = targets.filter((target) => !loraTargets.includes(target));
+  if (missing.length > 0) throw new UserError(`this engine does not support LoRA on ${missing.join(", ")}`);
+  return { kind: "lora", rank, alpha, targets, seed: seed ?? randomInt(2 ** 47) };
 }

@@ -9,9 +9,10 @@ import type { ServerContext } from "../context.ts";
 import { createSequencer } from "../queue/sequencer.ts";
 import type { ModelRecord, SessionRecord } from "../state/records.ts";
 import { engineDown, findBaseModel } from "./base-models.ts";
-import { lazyPolicy } from "./engine-keeper.ts";
+import { lazyPolicy } from "./engine-supervisor.ts";
 
 export const modelId = (session: string, number: number): string => `${session}:train:${number}`;
+export const sessionOf = (model: string): string => model.split(":train:")[0]!;
 
 export type LiveModel = ReturnType<typeof createLiveModel>;
 
@@ -19,7 +20,7 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
   const id = modelId(session.id, record.number);
   const base = findBaseModel(context.models, record.baseModel);
   const policy = lazyPolicy(
-    base.keeper,
+    base.supervisor,
     async (engine) => {
       const opened = await engine.createPolicy({ adapter: record.adapter });
       const { state } = record;
@@ -33,7 +34,7 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
       onLost() {
         if (model.gradient === "some") model.gradient = "lost";
       },
-      close: base.standIns.close,
+      close: base.published.close,
     },
   );
 
@@ -65,7 +66,7 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
         return await job(await policy.get());
       } catch (cause) {
         if (!(cause instanceof EngineDied)) throw cause;
-        if (base.keeper.lost) throw engineDown(base, cause);
+        if (base.supervisor.lost) throw engineDown(base, cause);
         const text = "the engine died during this request";
         throw record.dirty
           ? new RunError(`${text}, and ${lostText(id)}`, { ...lost(), cause })

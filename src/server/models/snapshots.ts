@@ -1,13 +1,13 @@
 /**
- * Policies that sample from frozen weights. The live policy that published the weights serves them until it publishes
- * others. After that they get a policy of their own, opened on first use and closed when others need the room.
+ * Policies that sample from frozen weights. A live model's policy samples with the weights that it last published, also
+ * while it is trained, so it serves the newest snapshot of its weights. A snapshot gets a policy of its own, opened on first
+ * use and closed when others need the room, after the live one publishes other weights or is closed.
  */
 import type { Engine, Policy } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
 import type { Snapshot } from "../state/records.ts";
 import type { Store } from "../state/store.ts";
-import type { BaseModel } from "./base-models.ts";
-import { type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
+import { type EngineSupervisor, type LazyPolicy, lazyPolicy } from "./engine-supervisor.ts";
 
 /** `scores` also calls `forward`, `mostLikely` and `draws`, which on a live policy use the weights in training. */
 export type SnapshotUse = "samples" | "scores";
@@ -18,7 +18,7 @@ interface Entry {
 }
 
 /** Unused policies that stay open. */
-const mostIdle = 4;
+const maxIdle = 4;
 
 export function createSnapshotPool(store: Store) {
   // In the order of their last use.
@@ -37,7 +37,7 @@ export function createSnapshotPool(store: Store) {
 
   function closeIdle(): void {
     const idle = [...entries].filter(([, { users }]) => users === 0);
-    for (const [data, { policy }] of idle.slice(0, Math.max(0, idle.length - mostIdle))) {
+    for (const [data, { policy }] of idle.slice(0, Math.max(0, idle.length - maxIdle))) {
       entries.delete(data);
       // An engine that has died has closed it already.
       policy.close().catch(() => {});
@@ -47,22 +47,22 @@ export function createSnapshotPool(store: Store) {
   return {
     /** Runs `use` with the policy of these weights. */
     async use<T>(
-      base: BaseModel,
+      { supervisor, published }: { supervisor: EngineSupervisor; published: PublishedPolicies },
       snapshot: Snapshot,
       how: SnapshotUse,
       use: (policy: Policy) => Promise<T>,
     ): Promise<T> {
       const { data } = snapshot;
-      const standIn = how === "samples" ? base.standIns.borrow(data) : undefined;
-      if (standIn) {
+      const live = how === "samples" ? published.borrow(data) : undefined;
+      if (live) {
         try {
-          return await use(standIn.policy);
+          return await use(live.policy);
         } finally {
-          standIn.giveBack();
+          live.giveBack();
         }
       }
       const entry = entries.get(data) ?? {
-        policy: lazyPolicy(base.keeper, (engine) => open(engine, snapshot)),
+        policy: lazyPolicy(supervisor, (engine) => open(engine, snapshot)),
         users: 0,
       };
       entries.delete(data);
@@ -86,6 +86,58 @@ export function createSnapshotPool(store: Store) {
     },
     get size() {
       return entries.size;
+    },
+  };
+}
+
+interface Published {
+  policy: Policy;
+  data: string;
+  /** The engine's deaths at the time of publishing: policies from before the last one are gone. */
+  deaths: number;
+  users: number;
+  closed: boolean;
+}
+
+export type PublishedPolicies = ReturnType<typeof createPublishedPolicies>;
+
+export function createPublishedPolicies(supervisor: EngineSupervisor) {
+  const published = new Map<Policy, Published>();
+
+  return {
+    /**
+     * Publishes the policy's weights, saved in the folder `data`, so that it samples with them. Does nothing while others
+     * sample from the policy: they keep their weights, and the new weights get a policy of their own.
+     */
+    async publish(policy: Policy, data: string): Promise<void> {
+      if (!supervisor.facts.capabilities.frozenSampler.lora) return;
+      if ((published.get(policy)?.users ?? 0) > 0) return;
+      published.delete(policy);
+      const { deaths } = supervisor;
+      await policy.sampler.load(await policy.learner.publish());
+      published.set(policy, { policy, data, deaths, users: 0, closed: false });
+    },
+    /** A policy that samples with the weights of `data`, until it is given back; undefined if there is none. */
+    borrow(data: string): { policy: Policy; giveBack(): void } | undefined {
+      for (const [policy, { deaths }] of published) if (deaths !== supervisor.deaths) published.delete(policy);
+      const entry = [...published.values()].find((each) => each.data === data);
+      if (!entry) return undefined;
+      entry.users++;
+      return {
+        policy: entry.policy,
+        giveBack() {
+          entry.users--;
+          // An engine that has died has closed it already.
+          if (entry.users === 0 && entry.closed) entry.policy.learner.close().catch(() => {});
+        },
+      };
+    },
+    /** Closes the policy when the last request that samples from it has ended. */
+    async close(policy: Policy): Promise<void> {
+      const entry = published.get(policy);
+      published.delete(policy);
+      if (!entry || entry.users === 0) return policy.learner.close();
+      entry.closed = true;
     },
   };
 }

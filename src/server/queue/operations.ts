@@ -16,8 +16,6 @@ export interface Operation {
   work(signal: AbortSignal): Promise<FutureResult>;
 }
 
-export type Operations = ReturnType<typeof createOperations>;
-
 export function createOperations({ futures, log, metrics, boot, now }: ServerContext, sessions: Sessions) {
   let waitingBytes = 0;
 

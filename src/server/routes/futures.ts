@@ -1,12 +1,11 @@
 /** Collecting results: polls that are held open for a while. */
 import { Hono } from "hono";
 import { z } from "zod";
+import { jsonBody, readBody } from "../bodies.ts";
 import { clipped } from "../http-error.ts";
 import type { FutureResult } from "../queue/futures.ts";
-import { readBody } from "../read-body.ts";
 import { completionTarget } from "../sampling/completions.ts";
 import type { Service } from "../service.ts";
-import { jsonBody } from "./bodies.ts";
 
 const manySchema = z.looseObject({
   target: z.looseObject({ sampling_session_id: z.string(), cloned_sampler_id: z.int().min(0).default(0) }),
@@ -17,8 +16,23 @@ const manySchema = z.looseObject({
 /** How often an open poll checks whether its operation is delayed. */
 const lookMs = 5_000;
 
-export function futureRoutes({ context, completions, samplers, pauseOf, forget }: Service): Hono {
+export function futureRoutes({ context, sessions, completions, samplers }: Service): Hono {
   const { futures, pollMs } = context;
+
+  /** Why an operation is waiting, as text for its client; null if nothing unusual delays it. */
+  function pauseOf(request: string): string | null {
+    const [, id = "", seq] = /^(.+):(\d+)@/.exec(request) ?? [];
+    const gap = sessions.liveModel(id)?.sequencer.gap;
+    if (!gap || Number(seq) <= gap.missing) return null;
+    const seconds = Math.max(0, Math.ceil((gap.until - performance.now()) / 1000));
+    return `request ${gap.missing} of ${id} has not arrived: its client failed before sending it, or it is still on its way. The server waits up to ${seconds} s more (hone serve --gap-seconds), then skips it`;
+  }
+
+  /** The client knows that the operation was lost with an earlier start of the server, and does not send it again. */
+  function forget(request: string): void {
+    const [, id = "", seq] = /^(.+:train:\d+):(\d+)@/.exec(request) ?? [];
+    if (!request.endsWith(`@${context.boot}`)) sessions.findModel(id)?.sequencer.lose(Number(seq));
+  }
 
   /** Ends early if the operation is delayed, so that its client sees why. */
   async function poll(id: string, signal: AbortSignal): Promise<FutureResult | "unknown" | { pause: string | null }> {

@@ -1,27 +1,22 @@
 /** How a client begins: the server's capabilities, sessions, heartbeats. */
 import { Hono } from "hono";
 import { z } from "zod";
-import { clientName, clientNote } from "../client-names.ts";
+import { honeCapabilities } from "../../tinker-protocol/handshake.ts";
+import { clientName, clientNote, jsonBody, readBody } from "../bodies.ts";
 import type { BaseModel } from "../models/base-models.ts";
-import { readBody } from "../read-body.ts";
 import type { Service } from "../service.ts";
-import { jsonBody } from "./bodies.ts";
 
 const finishSchema = z.looseObject({
   reason: z.looseObject({ type: clientName }).nullish(),
   detail: clientNote.nullish(),
 });
 
-/**
- * Facts for Hone's own client, which other clients ignore. Their presence also means that
- * this server supports `lora_config.alpha`, the setting `masked` of every loss, `raw_logprobs` of samples, and `zero_grad`.
- */
-function describeForHone({ model, capabilities, images, imagesReason }: BaseModel["engine"]) {
+/** What other clients ignore. */
+function describe({ model, capabilities, images, imagesReason }: BaseModel["engine"]) {
   const { directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention } = model;
   return {
     ...{ directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention },
     loraTargets: capabilities.loraTargets,
-    // With it there is `image_tokens`.
     imagePlaceholder: images?.placeholder,
     imagesReason,
   };
@@ -30,7 +25,7 @@ function describeForHone({ model, capabilities, images, imagesReason }: BaseMode
 export function handshakeRoutes({ sessions, context }: Service): Hono {
   return new Hono()
     .get("/healthz", (c) => {
-      const down = context.models.filter(({ keeper }) => keeper.lost).map(({ name }) => name);
+      const down = context.models.filter(({ supervisor }) => supervisor.lost).map(({ name }) => name);
       if (down.length === 0) return c.json({ status: "ok" });
       const detail = `the engine of ${down.join(", ")} is down and is not started again: restart the server`;
       return c.json({ status: "down", detail }, 503);
@@ -66,8 +61,9 @@ export function handshakeRoutes({ sessions, context }: Service): Hono {
           max_context_length: engine.model.maxLength,
           trainable: engine.capabilities.adapters.includes("lora"),
           sampleable: true,
-          hone: describeForHone(engine),
+          hone: describe(engine),
         })),
+        hone: honeCapabilities,
       }),
     );
 }

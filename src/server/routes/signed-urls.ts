@@ -3,7 +3,7 @@ import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import type { Context } from "hono";
 import { HttpError } from "../http-error.ts";
 
-const lifeMs = 3_600_000;
+const validMs = 3_600_000;
 const secret = randomBytes(32);
 
 const sign = (method: string, path: string, file: string, expires: number): string =>
@@ -11,7 +11,7 @@ const sign = (method: string, path: string, file: string, expires: number): stri
 
 /** Addresses for the files under `path` of this server, and when they expire. */
 export function signedUrls(c: Context, method: "GET" | "PUT", path: string, files: readonly string[], now: Date) {
-  const expires = now.getTime() + lifeMs;
+  const expires = now.getTime() + validMs;
   const { origin } = new URL(c.req.url);
   const urls = files.map((file) => {
     const query = new URLSearchParams({

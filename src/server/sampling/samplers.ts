@@ -2,11 +2,11 @@
 import { z } from "zod";
 import type { Policy } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
+import { readBody } from "../bodies.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
 import { type BaseModel, findBaseModel } from "../models/base-models.ts";
 import { createSnapshotPool, type SnapshotUse } from "../models/snapshots.ts";
-import { readBody } from "../read-body.ts";
 import { requireCheckpoint } from "../state/checkpoints.ts";
 import { type SamplerRecord, type SessionRecord, type Snapshot, samplerRecord } from "../state/records.ts";
 import type { Sessions } from "../state/sessions.ts";
@@ -28,9 +28,7 @@ const keepUnusedMs = 3_600_000;
 const keepOfManyMs = 60_000;
 const manyUnnamed = 16;
 /** How many names of dropped weights are remembered. */
-const mostGone = 512;
-
-export type Samplers = ReturnType<typeof createSamplers>;
+const maxGone = 512;
 
 export function createSamplers(context: ServerContext, sessions: Sessions) {
   const { store } = context;
@@ -118,7 +116,7 @@ export function createSamplers(context: ServerContext, sessions: Sessions) {
           used.delete(samplerId(session.id, sampler.number));
         }
         const gone = session.samplers.filter(({ weights }) => weights === "gone");
-        const forgotten = new Set(gone.slice(0, Math.max(0, gone.length - mostGone)));
+        const forgotten = new Set(gone.slice(0, Math.max(0, gone.length - maxGone)));
         session.samplers = session.samplers.filter((sampler) => !forgotten.has(sampler));
         if (over) session.inflight = {};
         store.saveSession(session);

@@ -1,7 +1,13 @@
 /** Finds and expires checkpoints. A checkpoint is a record that names a folder of weights. */
 import { UserError } from "../../errors.ts";
-import { formatTinkerPath, type PathKind, parseTinkerPath } from "../../tinker-protocol/tinker-path.ts";
+import {
+  checkpointKinds,
+  formatTinkerPath,
+  type PathKind,
+  parseTinkerPath,
+} from "../../tinker-protocol/tinker-path.ts";
 import type { ServerContext } from "../context.ts";
+import { HttpError } from "../http-error.ts";
 import type { CheckpointRecord } from "./records.ts";
 
 const ttl = { least: 3600, most: 10 * 366 * 86_400 };
@@ -35,6 +41,36 @@ export function requireCheckpoint(context: ServerContext, path: string, kinds?: 
   if (kinds && !kinds.includes(kind))
     throw new UserError(`${path} cannot be used here: it must be in ${kinds.join(" or ")}`);
   return found;
+}
+
+/** Where a checkpoint is, among the routes. */
+export const checkpointAddress = "/training_runs/:run/checkpoints/:kind/:name";
+
+/** The checkpoint at its address. @throws HttpError 404 */
+export function checkpointAt(
+  context: ServerContext,
+  { run, kind, name }: { run: string; kind: string; name: string },
+): CheckpointRecord {
+  try {
+    return requireCheckpoint(context, `tinker://${run}/${kind}/${name}`);
+  } catch (cause) {
+    throw new HttpError(404, cause instanceof Error ? cause.message : String(cause), { cause });
+  }
+}
+
+/** A checkpoint as clients see it. */
+export function checkpointBody(checkpoint: CheckpointRecord) {
+  return {
+    checkpoint_id: `${checkpoint.kind}/${checkpoint.name}`,
+    checkpoint_type: checkpointKinds[checkpoint.kind],
+    time: checkpoint.createdAt,
+    tinker_path: formatTinkerPath(checkpoint),
+    size_bytes: checkpoint.sizeBytes,
+    public: checkpoint.public,
+    user_metadata: checkpoint.userMetadata,
+    expires_at: checkpoint.expiresAt,
+    base_model: checkpoint.baseModel,
+  };
 }
 
 export function checkpointsOf(context: ServerContext, run: string): CheckpointRecord[] {

@@ -2,11 +2,10 @@
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
 import { checkName, formatTinkerPath, type PathKind } from "../../tinker-protocol/tinker-path.ts";
-import { clientMetadata } from "../client-names.ts";
+import { clientMetadata, readBody } from "../bodies.ts";
 import type { ServerContext } from "../context.ts";
 import type { LiveModel } from "../models/live-models.ts";
 import type { FutureResult } from "../queue/futures.ts";
-import { readBody } from "../read-body.ts";
 import { expiry, findCheckpoint, requireCheckpoint } from "./checkpoints.ts";
 import { type CheckpointRecord, checkpointRecord, type Snapshot } from "./records.ts";
 
@@ -32,7 +31,7 @@ async function write(context: ServerContext, model: LiveModel, kind: PathKind): 
     await model.compute(async (policy) => {
       if (kind === "external_weights") return policy.learner.export(folder, "adapter");
       await policy.learner.saveState(folder, { optimizer: kind === "weights" });
-      if (kind === "sampler_weights") await model.base.standIns.publish(policy, data);
+      if (kind === "sampler_weights") await model.base.published.publish(policy, data);
     });
     return data;
   } catch (error) {
@@ -55,7 +54,7 @@ async function save(
   name: string,
   { ttl_seconds, user_metadata, overwrite }: SaveRequest,
 ): Promise<{ path: string; data: string }> {
-  const { store, usage, now } = context;
+  const { store, now } = context;
   const path = formatTinkerPath({ run: model.id, kind, name: checkName(name) });
   if (!overwrite && findCheckpoint(context, path)) {
     throw new UserError(
@@ -77,7 +76,7 @@ async function save(
     adapter,
     data,
   });
-  usage.add("checkpoint", model.session.id, model.base.name, 1);
+  context.use("checkpoint", model.session.id, model.base.name, 1);
   store.saveCheckpoint(record);
   return { path, data };
 }

@@ -1,11 +1,10 @@
 /** The sessions of clients, and their models in memory. */
 import { randomUUID } from "node:crypto";
 import { z } from "zod";
-import { clientMetadata, clientName, clientTags } from "../client-names.ts";
+import { clientMetadata, clientName, clientTags, readBody } from "../bodies.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
 import { createLiveModel, isEvictable, type LiveModel, modelId } from "../models/live-models.ts";
-import { readBody } from "../read-body.ts";
 import { type SessionRecord, sessionRecord } from "./records.ts";
 
 const createSchema = z.looseObject({

@@ -41,7 +41,7 @@ export function openStore(root: string) {
   const write = (folder: string, key: string, record: unknown) =>
     writeWhole(join(folder, fileOf(key)), [`${JSON.stringify(record)}\n`], 0o600);
   // Folders that are being written have no record so far.
-  const unborn = new Set<string>();
+  const unrecorded = new Set<string>();
 
   function named(): Set<string> {
     const used = new Set([...checkpoints.values()].map(({ data }) => data));
@@ -52,14 +52,19 @@ export function openStore(root: string) {
       }
       for (const { data } of Object.values(session.inflight)) used.add(data);
     }
-    for (const data of used) unborn.delete(data);
+    for (const data of used) unrecorded.delete(data);
     return used;
   }
 
   return {
+    root,
     sessions,
     /** By tinker path. */
     checkpoints,
+    newestSessions: (): SessionRecord[] =>
+      [...sessions.values()].sort(
+        (left, right) => right.createdAt.localeCompare(left.createdAt) || right.id.localeCompare(left.id),
+      ),
     saveSession(session: SessionRecord): void {
       sessions.set(session.id, session);
       write(folders.sessions, session.id, session);
@@ -76,11 +81,11 @@ export function openStore(root: string) {
     /** The name of a folder that does not exist so far, and its path. */
     newData(): { data: string; folder: string } {
       const data = randomUUID();
-      unborn.add(data);
+      unrecorded.add(data);
       return { data, folder: folderOf(data) };
     },
     /** Nothing will be written there after all. */
-    discard: (data: string) => void unborn.delete(data),
+    discard: (data: string) => void unrecorded.delete(data),
     folderOf,
     sizeOf: (data: string) => folderSize(folderOf(data)),
     /** Deletes the folders that are neither in a record nor in `alsoUsed`. */
@@ -88,7 +93,7 @@ export function openStore(root: string) {
       const used = named();
       const unused = readdirSync(folders.data).filter(
         // A folder under way is `.{name}.{owner}.partial`, one that is complete `{name}`.
-        (entry) => ![used, unborn, alsoUsed].some((set) => set.has(entry) || set.has(entry.split(".")[1] ?? "")),
+        (entry) => ![used, unrecorded, alsoUsed].some((set) => set.has(entry) || set.has(entry.split(".")[1] ?? "")),
       );
       for (const entry of unused) await rm(join(folders.data, entry), { recursive: true, force: true });
     },

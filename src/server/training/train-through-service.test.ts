@@ -7,7 +7,7 @@ import { memory, temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
 import type { Experiment } from "../../trainer/experiment.ts";
 import { train } from "../../trainer/train.ts";
-import { mortalEngine } from "../models/mortal-engine.fixture.ts";
+import { killableEngine } from "../models/killable-engine.fixture.ts";
 import { openTinker } from "../tinker-engine.fixture.ts";
 
 const root = temporaryFolder("through", memory);
@@ -172,7 +172,7 @@ it("deletes from the service what the run's own retention deletes, and nothing e
   );
   expect(held).toHaveLength(2);
   expect(requests.filter((request) => request.startsWith("DELETE"))).toHaveLength(3);
-  // Of the last step, before it was saved itself.
+  // The metric is that of the last step, before this step was saved.
   expect(valuesOf("engine/tinker/deleted_checkpoints").at(-1)).toBe(2);
 });
 
@@ -214,9 +214,9 @@ describe("a run continues by itself from its last checkpoint", () => {
     ["right after a checkpoint", 3],
   ])("after the engine has died %s", async (_, number) => {
     const whole = await ran(`whole-${number}`);
-    let present = mortalEngine(tabularEngine({ alphabet: "abc" }));
+    let present = killableEngine(tabularEngine({ alphabet: "abc" }));
     const reopen = async () => {
-      present = mortalEngine(tabularEngine({ alphabet: "abc" }));
+      present = killableEngine(tabularEngine({ alphabet: "abc" }));
       return present.engine;
     };
     const found = await ran(`died-${number}`, {

@@ -3,8 +3,7 @@ import { printable } from "../../printable.ts";
 import { mean } from "../../statistics.ts";
 import { formatCount, formatNumber, formatSeconds } from "../numbers.ts";
 import { fractionDone, type Progress, timeLeft } from "./progress.ts";
-import { fit, type Segment, type Style } from "./segments.ts";
-import { plainStyles, type Styles, validationValues } from "./step-line.ts";
+import { fit, plainStyles, type Segment, type Style, type Styles, validationValues } from "./step-line.ts";
 import { bar, chart, sparkline } from "./text-plots.ts";
 
 export interface Wait {
@@ -35,10 +34,10 @@ export function liveText(
     add(4, bar(fractionDone(progress), barWidth), styles.accent);
     add(0, `step ${Math.min(totalSteps, stepsDone + 1)}/${totalSteps}`, styles.bold);
   }
-  if (phase !== "") add(1, printable(total > 0 ? `${phase} ${done}/${total}` : phase), undefined, { least: 8 });
+  if (phase !== "") add(1, printable(total > 0 ? `${phase} ${done}/${total}` : phase), undefined, { min: 8 });
   const [longest] = [...waits].sort((one, other) => other.seconds - one.seconds);
   if (longest !== undefined && longest.seconds > namedWaitSeconds) {
-    add(2, `waiting for ${printable(longest.what)} (${formatWhole(longest.seconds)})`, styles.bad, { least: 24 });
+    add(2, `waiting for ${printable(longest.what)} (${formatWhole(longest.seconds)})`, styles.bad, { min: 24 });
   }
   const finite = rewards.filter(Number.isFinite);
   const reward = finite.at(-1);

@@ -10,7 +10,7 @@ export interface Progress {
   stepsHere: number;
   /** What the run is doing: a status text, or "sampling", "training", "validating". */
   phase: string;
-  /** Of the phase; total is 0 if the phase has no count. */
+  /** How far the phase is; total is 0 if the phase has no count. */
   done: number;
   total: number;
   /** Tokens sampled in this phase. */

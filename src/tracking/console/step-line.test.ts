@@ -1,7 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { fit, type Segment } from "./segments.ts";
-import { type StepEnd, stepLine, validationLine } from "./step-line.ts";
+import { fit, type Segment, type StepEnd, stepLine, validationLine } from "./step-line.ts";
 
 const event: StepEnd = {
   type: "step-end",

@@ -81,10 +81,12 @@ function mostFrequent(metrics: Metrics, prefix: string, among?: readonly string[
 
 /** Two steps in a row, because a small batch may be unlucky once. */
 export const repliesCutOff: NewRule = ({ data, training, rllm: { rollout } }) => {
-  const { max_response_length: most } = data;
+  const { max_response_length: maxResponse } = data;
   const { max_tokens: sampled } = rollout.train;
   const response =
-    sampled === most ? `data.max_response_length (now ${most})` : `rllm.rollout.train.max_tokens (now ${sampled})`;
+    sampled === maxResponse
+      ? `data.max_response_length (now ${maxResponse})`
+      : `rllm.rollout.train.max_tokens (now ${sampled})`;
   const advice = {
     call: `the agent's own max_tokens; raise it in the agent (the configuration allows ${sampled})`,
     max_response_length: `the limit of a reply; raise ${response}`,

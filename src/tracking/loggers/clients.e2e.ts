@@ -5,8 +5,7 @@ import Database from "libsql";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { openPng } from "../plots/png.ts";
-import type { ClientName } from "./clients.ts";
-import { sidecarLogger } from "./sidecar-logger.ts";
+import { type ClientName, sidecarLogger } from "./sidecar-logger.ts";
 import { clientInstallCommand, startSidecar } from "./start-sidecar.ts";
 
 const folder = temporaryFolder("clients");

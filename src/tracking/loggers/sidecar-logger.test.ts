@@ -151,7 +151,7 @@ describe("sidecarLogger", () => {
     await expect(sidecarLogger(options(child))).rejects.toThrow(/its sidecar ended: exit code 3/);
   });
 
-  it("continues without a sidecar that dies, and warns once", async () => {
+  it("continues without a sidecar that ends, and warns once", async () => {
     const warnings: string[] = [];
     const { child, received, self } = sidecar(obedient);
     const subscriber = await sidecarLogger(options(child, warnings));

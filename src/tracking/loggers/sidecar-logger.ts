@@ -10,7 +10,41 @@ import { UserError } from "../../errors.ts";
 import type { Subscriber } from "../events.ts";
 import { histograms } from "../plots/histogram.ts";
 import { toJson } from "../run-folder/json-lines.ts";
-import { type ClientName, clients } from "./clients.ts";
+
+interface Client {
+  title: string;
+  loginHint: string;
+  /** If the service does not accept the run. */
+  failedHint: string;
+  /** How to send what is left, after the sidecar was stopped. */
+  sendRest: (directory: string) => string;
+}
+
+const trackioHint = "run `hf auth login` or set HF_TOKEN; without TRACKIO_SPACE_ID Trackio records on this machine";
+
+/** The services whose official Python client worker/tracking_sidecar.py runs. */
+const clients = {
+  wandb: {
+    title: "Weights & Biases",
+    loginHint: "set WANDB_API_KEY to your key, or record without an account: WANDB_MODE=offline",
+    failedHint: "WANDB_MODE=offline records without the service",
+    sendRest: (directory) => `send the rest: wandb sync ${directory}`,
+  },
+  mlflow: {
+    title: "MLflow",
+    loginHint: "set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+    failedHint: "check MLFLOW_TRACKING_URI; without it MLflow records into mlflow.db in the working directory",
+    sendRest: () => "metrics.jsonl has everything",
+  },
+  trackio: {
+    title: "Trackio",
+    loginHint: trackioHint,
+    failedHint: trackioHint,
+    sendRest: () => "metrics.jsonl has everything",
+  },
+} satisfies Record<string, Client>;
+
+export type ClientName = keyof typeof clients;
 
 /** The part of a child process that is used here. The caller sends its standard error to a log. */
 export interface SidecarProcess {
@@ -37,7 +71,7 @@ interface SidecarLoggerOptions {
   config: unknown;
   /** The wandb client keeps its own files in its subfolder `wandb`. */
   directory: string;
-  /** Of Weights & Biases. Default: the environment's WANDB_MODE, else online. */
+  /** How Weights & Biases records. Default: the environment's WANDB_MODE, else online. */
   mode?: "online" | "offline" | "disabled";
   /** Called if metrics are lost because the sidecar ended or did not finish in time. The training continues. */
   onWarning: (text: string) => void;
@@ -69,7 +103,7 @@ export async function sidecarLogger(options: SidecarLoggerOptions): Promise<Subs
     // Its output may end a moment before the process does.
     if (answer === undefined) await Promise.race([sidecar.ended, sleep(500)]);
     sidecar.kill();
-    throw refusal(answer, sidecar.death(), options);
+    throw refusal(answer, sidecar.endReason(), options);
   }
   let isFinishing = false;
   let exitCode = 1;
@@ -98,7 +132,7 @@ export async function sidecarLogger(options: SidecarLoggerOptions): Promise<Subs
     },
     async close() {
       isFinishing = true;
-      if (sidecar.death() !== undefined) return;
+      if (sidecar.endReason() !== undefined) return;
       sidecar.send({ op: "finish", exit_code: exitCode });
       if ((await sidecar.answer(finishSeconds))?.event === "finished") return;
       sidecar.kill();
@@ -109,7 +143,7 @@ export async function sidecarLogger(options: SidecarLoggerOptions): Promise<Subs
 
 function talkTo(child: SidecarProcess) {
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
-  let death: string | undefined;
+  let endReason: string | undefined;
   // A write to a sidecar that has just ended fails here; `ended` reports it.
   child.stdin.on("error", () => {});
   const ended = new Promise<string>((resolve) => {
@@ -119,12 +153,12 @@ function talkTo(child: SidecarProcess) {
   const kill = () => void child.kill("SIGKILL");
   process.on("exit", kill);
   void ended.then((why) => {
-    death = why;
+    endReason = why;
     process.off("exit", kill);
   });
   return {
     send(message: object): void {
-      if (death === undefined) child.stdin.write(`${toJson(message)}\n`);
+      if (endReason === undefined) child.stdin.write(`${toJson(message)}\n`);
     },
     /** The next message; undefined if the sidecar ends or the time is up before it. */
     async answer(seconds: number): Promise<Answer | undefined> {
@@ -136,13 +170,13 @@ function talkTo(child: SidecarProcess) {
     },
     /** Resolves with the reason when the process has ended. */
     ended,
-    /** The reason; undefined while the process lives. */
-    death: () => death,
+    /** The reason; undefined while the process runs. */
+    endReason: () => endReason,
     kill,
   };
 }
 
-function refusal(answer: Answer | undefined, death: string | undefined, options: SidecarLoggerOptions): UserError {
+function refusal(answer: Answer | undefined, endReason: string | undefined, options: SidecarLoggerOptions): UserError {
   const { title, loginHint, failedHint } = clients[options.client];
   const { kind, message } = answer?.event === "error" ? answer : {};
   if (kind === "missing") {
@@ -154,6 +188,6 @@ function refusal(answer: Answer | undefined, death: string | undefined, options:
   if (kind === "login") {
     return new UserError(`${title} login failed: ${message}`, { hint: loginHint });
   }
-  const why = message ?? (death === undefined ? "it did not answer" : `its sidecar ended: ${death}`);
+  const why = message ?? (endReason === undefined ? "it did not answer" : `its sidecar ended: ${endReason}`);
   return new UserError(`${title} did not accept the run: ${why}`, { hint: failedHint });
 }

@@ -5,7 +5,7 @@ import { delimiter } from "node:path";
 import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import { preparePackage, preparePython, setupCommand } from "../../python/prepare.ts";
-import type { ClientName } from "./clients.ts";
+import type { ClientName } from "./sidecar-logger.ts";
 
 const script = fileURLToPath(new URL("../../../worker/tracking_sidecar.py", import.meta.url));
 

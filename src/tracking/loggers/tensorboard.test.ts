@@ -3,8 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { removeFolder } from "../../temporary-folder.fixture.ts";
-import { crc32c } from "./crc32c.ts";
-import { tensorboardSubscriber } from "./tensorboard.ts";
+import { crc32c, tensorboardSubscriber } from "./tensorboard.ts";
 
 const ascii = (text: string) => new TextEncoder().encode(text);
 

@@ -7,9 +7,8 @@ import { makeFolder } from "../../files/make-folder.ts";
 import type { Subscriber } from "../events.ts";
 import { type Histogram, histograms } from "../plots/histogram.ts";
 import { samplesMarkdown } from "../samples.ts";
-import { crc32c } from "./crc32c.ts";
 
-/** Of event.proto, summary.proto and tensor.proto, the fields that Hone writes. */
+/** The fields of event.proto, summary.proto and tensor.proto that Hone writes. */
 const definitions = `
 syntax = "proto3";
 message Event {
@@ -117,4 +116,18 @@ function record(data: Uint8Array): Uint8Array {
 function masked(bytes: Uint8Array): number {
   const crc = crc32c(bytes);
   return (((crc >>> 15) | (crc << 17)) + 0xa282ead8) >>> 0;
+}
+
+// CRC-32C (Castagnoli). Node's `crc32` uses another polynomial.
+const table = Uint32Array.from({ length: 256 }, (_, byte) => {
+  let value = byte;
+  for (let bit = 0; bit < 8; bit++) value = value & 1 ? (value >>> 1) ^ 0x82f63b78 : value >>> 1;
+  return value;
+});
+
+/** `crc32c("123456789")` is 0xe3069283. */
+export function crc32c(bytes: Uint8Array): number {
+  let crc = 0xffffffff;
+  for (const byte of bytes) crc = table[(crc ^ byte) & 0xff]! ^ (crc >>> 8);
+  return (crc ^ 0xffffffff) >>> 0;
 }

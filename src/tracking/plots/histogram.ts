@@ -37,7 +37,7 @@ export function histogram(values: Iterable<number>, bins = 64): Histogram | unde
   return { min, max, count: finite.length, sum, sumSquares, edges, counts };
 }
 
-/** Of each kind of value that has one. */
+/** The histogram of each kind of value that has one. */
 export function histograms(values: Distributions): [name: string, histogram: Histogram][] {
   return Object.entries(values).flatMap(([name, list]: [string, readonly number[]]): [string, Histogram][] => {
     const found = histogram(list);

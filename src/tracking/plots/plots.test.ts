@@ -3,9 +3,9 @@ import { join } from "node:path";
 import { expect, it } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import type { RunEvent } from "../events.ts";
-import { curveSvg } from "./curves.ts";
 import { plotsSubscriber } from "./plots.ts";
 import { openPng, type ToPng } from "./png.ts";
+import { curveSvg } from "./svg-plots.ts";
 
 const folder = temporaryFolder("curves");
 const metrics = (step: number) => ({

@@ -3,9 +3,8 @@ import { join } from "node:path";
 import { writeWhole } from "../../files/durable-files.ts";
 import { makeFolder } from "../../files/make-folder.ts";
 import type { RunEvent, Subscriber } from "../events.ts";
-import { collectCurves } from "./curves.ts";
-import { lengthsSvg } from "./length-plot.ts";
 import type { ToPng } from "./png.ts";
+import { collectCurves, lengthsSvg } from "./svg-plots.ts";
 
 export interface PlotOptions {
   directory: string;

@@ -34,7 +34,7 @@ test("one line per event with its number and time; what other files hold is left
 
 test.each([
   ["a complete file", "", 2],
-  ["a torn line", '{"seq":2,"ti', 2],
+  ["an incomplete line", '{"seq":2,"ti', 2],
   [
     "a line longer than what is read at first",
     `{"seq":2,"time":1,"kind":"warning","text":"${"x".repeat(100_000)}"}\n`,

@@ -25,12 +25,12 @@ it.each([
 it("a line that is too long has no text, and the next one is read", () => {
   const long = "x".repeat(600_000);
   const shown = (line: ReturnType<typeof linesOf>[0]) => [line.offset, line.text ?? line.length, line.ended];
-  expect(linesOf(`a\n${long}\nb\n`, { most: 1000 }).map(shown)).toEqual([
+  expect(linesOf(`a\n${long}\nb\n`, { max: 1000 }).map(shown)).toEqual([
     [0, "a", true],
     [2, 600_000, true],
     [600_003, "b", true],
   ]);
-  expect(linesOf(`a\n${long}`, { most: 1000 }, completeLines).map(shown)).toEqual([
+  expect(linesOf(`a\n${long}`, { max: 1000 }, completeLines).map(shown)).toEqual([
     [0, "a", true],
     [2, 600_000, false],
   ]);

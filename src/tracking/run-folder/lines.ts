@@ -16,20 +16,20 @@ export interface PlacedLine {
 }
 
 /** The most bytes of a line of events.jsonl or metrics.jsonl, and of an episode. */
-export const mostLineBytes = 1 << 22;
-export const mostEpisodeBytes = 1 << 26;
+export const maxLineBytes = 1 << 22;
+export const maxEpisodeBytes = 1 << 26;
 
 const pieceBytes = 1 << 18;
 /** So many bytes without a line break count as a line, so that a reader can pause. */
-const mostSkipped = 1 << 28;
+const maxSkipped = 1 << 28;
 
 /**
  * @param offset the start of a line
- * @param most bytes of a line
+ * @param max the most bytes of a line
  */
 export function* linesFrom(
   { handle }: OpenFile,
-  { offset = 0, end = Number.POSITIVE_INFINITY, most = mostLineBytes } = {},
+  { offset = 0, end = Number.POSITIVE_INFINITY, max = maxLineBytes } = {},
 ): Generator<PlacedLine> {
   let start = offset;
   let length = 0;
@@ -38,11 +38,11 @@ export function* linesFrom(
 
   function take(piece: Buffer): void {
     length += piece.length;
-    if (length > most) kept = [];
+    if (length > max) kept = [];
     else kept.push(piece);
   }
   function finish(ended: boolean): PlacedLine {
-    const text = length > most ? undefined : Buffer.concat(kept).toString("utf8");
+    const text = length > max ? undefined : Buffer.concat(kept).toString("utf8");
     const line = { offset: start, length, next: start + length + Number(ended), text, ended };
     start = line.next;
     length = 0;
@@ -61,7 +61,7 @@ export function* linesFrom(
       from = at + 1;
     }
     if (from < size) take(piece.subarray(from, size));
-    if (length > mostSkipped) yield finish(false);
+    if (length > maxSkipped) yield finish(false);
   }
   if (length > 0) yield finish(false);
 }
@@ -71,8 +71,8 @@ export function* completeLines(...given: Parameters<typeof linesFrom>): Generato
   for (const line of linesFrom(...given)) if (line.ended || line.text === undefined) yield line;
 }
 
-export const tooLong = (bytes: number, most = mostLineBytes) =>
-  `it has ${formatBytes(bytes)}; at most ${formatBytes(most)} are read`;
+export const tooLong = (bytes: number, max = maxLineBytes) =>
+  `it has ${formatBytes(bytes)}; at most ${formatBytes(max)} are read`;
 
 /** @throws Error if the file has become shorter */
 export function readAt({ handle }: OpenFile, offset: number, length: number): string {

@@ -66,10 +66,10 @@ export function rewindMetrics(runFolder: string, lastStep: number): { discarded:
     if (!isKept(line)) discarded.push(`${line.text}\n`);
     last = line;
   }
-  const isTorn = last?.ended === false;
+  const isCutOff = last?.ended === false;
   if (discarded.length > 0) appendFileSync(join(runFolder, "metrics.discarded.jsonl"), discarded.join(""));
-  if (discarded.length > 0 || isTorn) writeWhole(join(runFolder, metricsFile), keptLines(runFolder, isKept));
-  return { discarded: discarded.length, repaired: isTorn && last?.read === undefined };
+  if (discarded.length > 0 || isCutOff) writeWhole(join(runFolder, metricsFile), keptLines(runFolder, isKept));
+  return { discarded: discarded.length, repaired: isCutOff && last?.read === undefined };
 }
 
 function* keptLines(runFolder: string, isKept: (line: ParsedLine) => boolean): Generator<string> {

@@ -54,14 +54,20 @@ const metricsLine = (step: number, kind?: "validation") => ({
 describe("createRunFolder", () => {
   it("names it by project, experiment and time, and links the latest that has begun", () => {
     const first = create();
-    first.writeConfig("");
+    first.writeConfig("", new Map());
     expect(first.path).toBe(join(root, "hone-first-20260131-235905"));
     const second = create("my org/hone", "../ö 1");
     expect(second.path).toBe(join(root, "my-org-hone-ö-1-20260131-235905"));
     expect(readlinkSync(join(root, "latest"))).toBe("hone-first-20260131-235905");
-    second.writeConfig("");
+    second.writeConfig("", new Map());
     expect(readlinkSync(join(root, "latest"))).toBe("my-org-hone-ö-1-20260131-235905");
-    expect(readdirSync(second.path).sort()).toEqual([".lock", "checkpoints", "config.yaml", "episodes"]);
+    expect(readdirSync(second.path).sort()).toEqual([
+      ".lock",
+      "checkpoints",
+      "config.yaml",
+      "episodes",
+      "origins.json",
+    ]);
   });
 
   it("gives runs of the same second different folders", () => {
@@ -75,14 +81,14 @@ describe("createRunFolder", () => {
   it("does not replace a file or folder named latest", () => {
     mkdirSync(join(root, "latest"));
     const run = create();
-    run.writeConfig("");
+    run.writeConfig("", new Map());
     expect(read(run, "log.txt")).toMatch(/latest is not a link and was left unchanged/);
   });
 });
 
 it("an abandoned folder is removed unless a run has begun in it", () => {
   const [empty, begun] = [create(), create()];
-  begun.writeConfig("");
+  begun.writeConfig("", new Map());
   for (const run of [empty, begun]) run.abandon();
   expect([existsSync(empty.path), existsSync(begun.path)]).toEqual([false, true]);
 });
@@ -90,11 +96,11 @@ it("an abandoned folder is removed unless a run has begun in it", () => {
 describe("openRunFolder", () => {
   it("creates a folder with the user's name, opens it again, and follows links to their current target", () => {
     const own = noted(openRunFolder(join(root, "mine")));
-    own.writeConfig("a: 1\n");
+    own.writeConfig("a: 1\n", new Map());
     expect(read(own, "config.yaml")).toBe("a: 1\n");
     expect(reopen(own).path).toBe(own.path);
     const run = create();
-    run.writeConfig("");
+    run.writeConfig("", new Map());
     run.close();
     expect(noted(openRunFolder(join(root, "latest"))).path).toBe(run.path);
   });
@@ -257,7 +263,7 @@ describe("leftovers of kill -9", () => {
 
   it("are removed by the next start in the same run folder", () => {
     const folder = create();
-    folder.writeConfig("");
+    folder.writeConfig("", new Map());
     folder.close();
     const left = [".metrics.jsonl", "episodes/.step-000004.jsonl"].map((name) => `${name}.${dead}.partial`);
     for (const name of [...left, `.lock.${dead}`]) writeFileSync(join(folder.path, name), "half");

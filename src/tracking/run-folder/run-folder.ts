@@ -12,11 +12,15 @@ import {
   symlinkSync,
 } from "node:fs";
 import { basename, join, resolve } from "node:path";
-import { UserError } from "../../errors.ts";
+import { z } from "zod";
+import { type Origin, originKind } from "../../config/tree/origin.ts";
+import { HoneError, UserError } from "../../errors.ts";
 import { appendLine, writeWhole } from "../../files/durable-files.ts";
 import { isAbandoned, lockFolder } from "../../files/folder-lock.ts";
 import { makeFolder } from "../../files/make-folder.ts";
+import { readInside } from "../../files/regular-file.ts";
 import { removeLeftovers, temporaryName } from "../../files/temporary-names.ts";
+import { readable } from "../../system-errors.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import type { Metrics, StepMetrics } from "../events.ts";
 import { toJson } from "./json-lines.ts";
@@ -41,8 +45,8 @@ export interface RunFolder {
   readonly workerLog: string;
   /** Copies the tokenizer's files from a model's folder, so that the run folder alone can decode its tokens. */
   keepTokenizer(model: string): void;
-  /** The resolved configuration, as config.yaml. */
-  writeConfig(yaml: string): void;
+  /** Writes the resolved configuration as config.yaml, and the kinds of its origins as origins.json. */
+  writeConfig(yaml: string, origins: ReadonlyMap<string, Origin>): void;
   /** Appends `{step, epoch, time, ...metrics}` to metrics.jsonl. */
   appendMetrics(line: MetricsLine): void;
   /** Writes episodes/step-000012.jsonl or step-000012-validation.jsonl, one episode per line. */
@@ -149,7 +153,8 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
         writeWhole(copy, [readFileSync(source, "utf8")]);
       }
     },
-    writeConfig(yaml) {
+    writeConfig(yaml, origins) {
+      writeWhole(join(path, originsFile), [`${JSON.stringify(chosenOrigins(origins), null, 2)}\n`]);
       writeWhole(join(path, "config.yaml"), [yaml]);
       onBegin(folder);
     },
@@ -181,6 +186,30 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
   };
   return folder;
 }
+
+export const originsFile = "origins.json";
+
+/** What set each key whose value is not a default. */
+const originsSchema = z.record(z.string(), z.enum(["preset", "script", "file", "flag", "override"]));
+export type ChosenOrigins = z.output<typeof originsSchema>;
+
+function chosenOrigins(origins: ReadonlyMap<string, Origin>): ChosenOrigins {
+  const kinds = Array.from(origins, ([key, origin]) => [key, originKind(origin)] as const);
+  return Object.fromEntries(kinds.flatMap(([key, kind]) => (kind === "default" ? [] : [[key, kind]])));
+}
+
+/** Undefined for a run of an earlier version, or if the file cannot be read: config.yaml has the text of each origin. */
+export function readOrigins(path: string): ChosenOrigins | undefined {
+  try {
+    const json = readInside(path, originsFile, maxOriginsBytes)?.toString("utf8");
+    return json === undefined ? undefined : originsSchema.safeParse(JSON.parse(json)).data;
+  } catch (error) {
+    if (error instanceof SyntaxError || readable(error) instanceof HoneError) return undefined;
+    throw error;
+  }
+}
+
+const maxOriginsBytes = 250_000;
 
 function hasBegun(path: string): boolean {
   if (existsSync(join(path, "config.yaml"))) return true;
@@ -234,3 +263,9 @@ function linkLatest(root: string, name: string, folder: RunFolder): void {
     folder.log(`${link} could not be created: ${(error as Error).message}`);
   }
 }
+
+/** What to do if a path is not a run. */
+export const newestRun = () =>
+  existsSync(join("runs", "latest"))
+    ? "runs/latest is the newest run"
+    : "there are no runs in ./runs; hone train creates one";

@@ -1,5 +1,4 @@
 /** Values of tokens in an episode's file: a number if all are equal, else little-endian 32-bit floats in base64. */
-
 import type { Trajectory } from "../../trajectories/types.ts";
 
 export type PackedValues = number | string;
@@ -16,13 +15,13 @@ export interface StepTraining {
   ratio: PackedValues | undefined;
   /** 1: the policy term has no gradient at this token, although its advantage is not 0. */
   clipped: PackedValues | undefined;
-  /** Of the trainer's distribution, in nats. */
+  /** Entropy of the trainer's distribution, in nats. */
   entropy: PackedValues | undefined;
   /** Log-probabilities of the reference, in nats. */
   reference: PackedValues | undefined;
 }
 
-/** Of each step of the trajectories that were trained on. */
+/** By trajectory that was trained on: one for each of its steps. */
 export type StepTrainings = ReadonlyMap<Trajectory, readonly (StepTraining | null)[]>;
 
 /** Undefined if none is known. */

@@ -5,7 +5,7 @@ import { type ComposedConfig, composeConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { withInside } from "../../files/regular-file.ts";
-import { newestRun } from "../../tracking/run-folder/newest-run.ts";
+import { newestRun } from "../../tracking/run-folder/run-folder.ts";
 import { bestCheckpoint, type Checkpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
 
 export interface OpenCheckpoint {

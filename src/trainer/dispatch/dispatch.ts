@@ -2,11 +2,16 @@
  * The producing half of asynchronous training: runs the rollouts of the tasks that the window dispatches, and hands out
  * each task's episodes when its last rollout has ended.
  */
+import { createHash } from "node:crypto";
 import { setMaxListeners } from "node:events";
+import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { basename, join } from "node:path";
 import { Notifier } from "../../concurrency/notifier.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
 import { takeTasks } from "../../data/sampler.ts";
 import { createSampleQueue } from "../../rollout/session/sample-queue.ts";
+import { toJson } from "../../tracking/run-folder/json-lines.ts";
+import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import type { AsyncOptions } from "../recipe/async-options.ts";
@@ -14,7 +19,6 @@ import type { Attempts } from "../rollouts/rollouts.ts";
 import type { Run } from "../run.ts";
 import type { DispatchState, DispatchWindow, Ticket } from "./dispatch-window.ts";
 import * as windows from "./dispatch-window.ts";
-import { openEpisodeStore, type StoredEpisodes } from "./episode-store.ts";
 
 /** All rollouts of one dispatched task. */
 export interface TaskResult {
@@ -186,5 +190,44 @@ export async function startDispatch(
       await episodeStore.clear();
       await groupStore.clear();
     },
+  };
+}
+
+/** Holds episodes until they are needed: in memory, or on disk to keep memory free. */
+interface EpisodeStore {
+  /** @param name of the file */
+  put(name: string, episodes: Episode[]): Promise<StoredEpisodes>;
+  /** Removes what is left. */
+  clear(): Promise<void>;
+}
+
+/** Returns the episodes and removes their file. Call it once. */
+type StoredEpisodes = () => Promise<Episode[]>;
+
+const memory: EpisodeStore = { put: async (_name, episodes) => async () => episodes, clear: async () => {} };
+
+/**
+ * @param directory null: memory; else the run gets a folder in it, with one line of JSON per episode
+ * @param run the run folder, which distinguishes runs that share the directory. What an earlier process left is removed
+ * @param kind of the content, e.g. "episodes"
+ */
+async function openEpisodeStore(directory: string | null, run: string, kind: string): Promise<EpisodeStore> {
+  if (directory === null) return memory;
+  const mark = createHash("sha256").update(run).digest("hex").slice(0, 8);
+  const folder = join(directory, `${basename(run)}-${mark}-${kind}`);
+  const clear = () => rm(folder, { recursive: true, force: true });
+  await clear();
+  await mkdir(folder, { recursive: true });
+  return {
+    async put(name, episodes) {
+      const file = join(folder, `${name}.jsonl`);
+      await writeFile(file, episodes.map((episode) => `${toJson(episode)}\n`).join(""));
+      return async () => {
+        const lines = (await readFile(file, "utf8")).split("\n").filter((line) => line !== "");
+        await rm(file);
+        return lines.map(readEpisode);
+      };
+    },
+    clear,
   };
 }

@@ -7,12 +7,13 @@ import { writeWhole } from "../../files/durable-files.ts";
 import { makeFolder } from "../../files/make-folder.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
 import { makeDatedFolder } from "../../tracking/run-folder/run-folder.ts";
+import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import { openCheckpoint, savedConfigFile } from "../checkpoints/open-checkpoint.ts";
 import type { EvaluationRequest } from "../launch.ts";
 import { type Attempt, compareAttempts, summarizeAttempts } from "./attempts.ts";
-import { outcomeOf } from "./outcome.ts";
 import { type Evaluation, report } from "./report.ts";
+import { verdictOf } from "./validate.ts";
 
 /** A model with its settings, ready to be measured. */
 export interface Measurement {
@@ -138,4 +139,36 @@ function differentSettings(prepared: readonly Pick<Measurement, "config">[]): st
       `${key} differs between the models: ${values.join(", ")}; set it on the command line for a fair comparison`,
     ];
   });
+}
+
+/** One line of tasks.jsonl: what a rollout was asked, what it answered and why it got its reward. */
+interface Outcome extends Attempt {
+  rollout: number;
+  /** The task's row, which holds the expected answer where the dataset has one. */
+  row: unknown;
+  /** Of the last model call. */
+  reply: string;
+  /** The grader's explanation, or the failure. */
+  reason: string | null;
+  termination: Episode["termination"];
+  calls: number;
+  seconds: number;
+}
+
+function outcomeOf(episode: Episode): Outcome {
+  const { taskId: task, rollout, row, termination, seconds, failure, explanation } = episode;
+  const steps = episode.trajectories.flatMap((trajectory) => trajectory.steps);
+  const failed = failure && `${failure.boundary} failed: ${failure.message}`;
+  return {
+    task,
+    rollout,
+    row,
+    reply: steps.at(-1)?.text ?? "",
+    ...verdictOf(episode),
+    reason: failed ?? explanation ?? null,
+    termination,
+    calls: steps.length,
+    tokens: sampledTokens(episode),
+    seconds,
+  };
 }

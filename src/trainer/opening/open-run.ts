@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from "node:util";
 import type { Workflow } from "../../agents/types.ts";
 import type { Capabilities, Engine, Learner, LearnerSpec } from "../../backends/engine.ts";
 import { openEngine } from "../../backends/registry/open-engine.ts";
-import { openChat } from "../../chat/open-chat.ts";
+import { openChat } from "../../chat/chat.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
@@ -170,7 +170,7 @@ async function open(
     for (const { metrics } of folder.history()) health(metrics);
     if (discarded > 0) warn(`${discarded} lines of metrics after the checkpoint were moved to metrics.discarded.jsonl`);
     folder.keepTokenizer(engine.model.directory);
-    folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }));
+    folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }), composed.origins);
   }
   begun = true;
   if (folder) options.onBegin?.(folder.path);

@@ -1,7 +1,7 @@
 /** The same validation prompts before and after training, side by side. */
 import { textOf } from "../../chat/images/content.ts";
 import { withInside } from "../../files/regular-file.ts";
-import { linesFrom, mostEpisodeBytes } from "../../tracking/run-folder/lines.ts";
+import { linesFrom, maxEpisodeBytes } from "../../tracking/run-folder/lines.ts";
 import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
 import { episodesFile } from "../../tracking/run-folder/run-folder.ts";
 import type { Episode } from "../../trajectories/types.ts";
@@ -24,7 +24,7 @@ function firstEpisodes(folder: string, step: number): Episode[] {
   const found: Episode[] = [];
   try {
     withInside(folder, `episodes/${episodesFile(step, "validation")}`, (file) => {
-      for (const { text } of linesFrom(file, { most: mostEpisodeBytes })) {
+      for (const { text } of linesFrom(file, { max: maxEpisodeBytes })) {
         if (found.length === shown) return;
         if (text) found.push(readEpisode(text));
       }

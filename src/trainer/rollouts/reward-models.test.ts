@@ -4,8 +4,8 @@ import type { Engine, ModelInfo, Scorer } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
 import { RunError } from "../../errors.ts";
 import type { Episode, Step } from "../../trajectories/types.ts";
+import type { RoleWeights } from "./reward-models.ts";
 import { openRewardModels, type RewardModel, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";
-import type { RoleWeights } from "./role-weights.ts";
 
 const model = { maxLength: 20 } as ModelInfo;
 

@@ -1,5 +1,4 @@
 /** Reward models score the conversations of finished episodes, and their scores become part of the rewards. */
-
 import type { Engine, ScoreMoments, Scorer } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
 import { loadChat } from "../../chat/chat.ts";
@@ -7,9 +6,9 @@ import { toMessage } from "../../chat/messages.ts";
 import { TextTooLong } from "../../chat/tokens/token-bounds.ts";
 import type { Chat } from "../../chat/types.ts";
 import { HoneError, UserError } from "../../errors.ts";
+import { own } from "../../own.ts";
 import { mean } from "../../statistics.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";
-import { namedRoles, type RoleWeights, weightOf } from "./role-weights.ts";
 
 export interface RewardModelOptions {
   models: readonly {
@@ -219,3 +218,13 @@ async function renderConversation(
     throw error;
   }
 }
+
+/** One weight for all roles, or a weight per role. */
+export type RoleWeights = number | Readonly<Record<string, number>>;
+
+/** @returns undefined if the role is not named */
+function weightOf(weights: RoleWeights, role: string): number | undefined {
+  return typeof weights === "number" ? weights : own<number>(weights, role);
+}
+
+const namedRoles = (weights: RoleWeights): string[] => (typeof weights === "number" ? [] : Object.keys(weights));

@@ -10,7 +10,7 @@ import { type RunRolloutsOptions, runRollouts } from "../../rollout/run-rollouts
 import type { SampleQueue } from "../../rollout/session/sample-queue.ts";
 import { createSamplingClient, rolloutSeed, type SamplingClient } from "../../rollout/session/sampling-client.ts";
 import type { SamplingClientOptions } from "../../rollout/session/types.ts";
-import type { QueuedTask, RolloutLife, RunEvent } from "../../tracking/events.ts";
+import type { QueuedTask, RolloutChange, RunEvent } from "../../tracking/events.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import { blameAgent } from "./blame-agent.ts";
@@ -229,7 +229,7 @@ function queuedTasks(tasks: readonly Task[], firstRollout: number, count: number
   });
 }
 
-function ending({ taskId, rollout, retries, termination, trajectories, failure }: Episode): RolloutLife {
+function ending({ taskId, rollout, retries, termination, trajectories, failure }: Episode): RolloutChange {
   const reward = trajectories[0]?.reward ?? null;
   const life = { task: taskId, rollout, attempt: retries, state: "end", termination, reward } as const;
   return failure ? { ...life, failure: withoutStack(failure) } : life;

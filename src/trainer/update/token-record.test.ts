@@ -2,8 +2,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, expect, test } from "vitest";
 import type { ConfigInput } from "../../config/schema.ts";
-import type { KeptEpisode } from "../../tracking/run-folder/kept-episodes.ts";
-import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
+import { readEpisode, type StoredEpisode } from "../../tracking/run-folder/read-episode.ts";
 import { packValues, type StepTraining, unpackValues } from "../../tracking/run-folder/token-values.ts";
 import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
@@ -20,9 +19,7 @@ async function recorded(config: ConfigInput) {
     .trim()
     .split("\n");
   return lines.flatMap((line) => {
-    const [{ steps, training, advantage }] = (readEpisode(line) as KeptEpisode).trajectories as [
-      KeptEpisode["trajectories"][0],
-    ];
+    const [{ steps, training, advantage }] = readEpisode(line).trajectories as [StoredEpisode["trajectories"][0]];
     return [{ step: steps[0]!, advantage, training: training?.[0] as StepTraining | undefined }];
   });
 }

@@ -1,8 +1,11 @@
 /** The fields of the filter language, and their columns in the index. */
 import { failureKinds, terminationReasons } from "../../trajectories/types.ts";
-import type { FilterField } from "../api.ts";
 
-export interface Field extends Omit<FilterField, "name"> {
+export interface Field {
+  type: "number" | "text" | "boolean";
+  about: string;
+  /** Known values, for suggestions. */
+  values?: string[] | undefined;
   /** A column of `trajectories`; `text` has its own table. */
   column: string;
   /** The value may be unknown: `reward=unknown`. */
@@ -74,8 +77,12 @@ export const fields: Readonly<Record<string, Field>> = {
   text: { type: "text", column: "", about: "words in prompts, replies, thinking, explanation and task, with ~ only" },
 };
 
-export const examples = [
-  'reward<0.2 and role=judge and termination=timeout and text~"sorry"',
-  "step>=10 and not (correct=true or reward=unknown)",
-  'failed=true and message~"connection"',
-];
+/** What a person who writes a filter needs. */
+export const filterFields = {
+  fields: Object.entries(fields).map(([name, { type, about, values }]) => ({ name, type, about, values })),
+  examples: [
+    'reward<0.2 and role=judge and termination=timeout and text~"sorry"',
+    "step>=10 and not (correct=true or reward=unknown)",
+    'failed=true and message~"connection"',
+  ],
+};

@@ -2,9 +2,8 @@
 import { closeSync } from "node:fs";
 import { type OpenFile, openInside } from "../../files/regular-file.ts";
 import { completeLines, type PlacedLine, tooLong } from "../../tracking/run-folder/lines.ts";
-import type { IndexDatabase } from "./open-database.ts";
+import { type IndexDatabase, readState, writeState } from "./open-database.ts";
 import { forgetProblems, readOrNote, skipLine } from "./problems.ts";
-import { readState, writeState } from "./state.ts";
 
 interface Followed {
   /** Identifies the file. A different file is indexed from its beginning. */
@@ -12,7 +11,7 @@ interface Followed {
   offset: number;
   /** Lines before the offset. */
   lines: number;
-  /** Of the file when all its complete lines had been read. */
+  /** The size of the file when all its complete lines had been read. */
   size: number;
 }
 

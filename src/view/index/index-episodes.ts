@@ -1,14 +1,20 @@
 /** Adds the episodes of a run folder to its index, a slice at a time. */
 import { lstatSync, readdirSync } from "node:fs";
 import { join } from "node:path";
+import { describeContent } from "../../chat/images/content.ts";
 import { UserError } from "../../errors.ts";
 import { withInside } from "../../files/regular-file.ts";
-import type { KeptEpisode } from "../../tracking/run-folder/kept-episodes.ts";
-import { completeLines, mostEpisodeBytes, type PlacedLine, tooLong } from "../../tracking/run-folder/lines.ts";
-import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
+import { mean } from "../../statistics.ts";
+import { toJson } from "../../tracking/run-folder/json-lines.ts";
+import { completeLines, maxEpisodeBytes, type PlacedLine, tooLong } from "../../tracking/run-folder/lines.ts";
+import {
+  readEpisode,
+  type StoredEpisode,
+  type StoredTrajectory,
+  tokenAdvantages,
+} from "../../tracking/run-folder/read-episode.ts";
 import { episodesFile } from "../../tracking/run-folder/run-folder.ts";
-import { type EpisodeRows, episodeRows, searchedLength } from "./episode-rows.ts";
-import type { IndexDatabase } from "./open-database.ts";
+import { cutText, type IndexDatabase, type StoredNumber, stored } from "./open-database.ts";
 import { forgetProblems, readOrNote, skipLine } from "./problems.ts";
 
 interface IndexedFile {
@@ -113,7 +119,7 @@ export function indexEpisodes(database: IndexDatabase, run: string): EpisodeInde
     let complete = true;
     const isRead = readOrNote(database, pathOf(file.name), () =>
       withInside(run, pathOf(file.name), (opened) => {
-        for (const line of completeLines(opened, { offset, most: mostEpisodeBytes })) {
+        for (const line of completeLines(opened, { offset, max: maxEpisodeBytes })) {
           const read = readRows(line);
           if (typeof read === "string") skipLine(database, pathOf(file.name), rows + 1, read);
           else if (read !== undefined) add(file, rows, line, read);
@@ -179,10 +185,10 @@ export function indexEpisodes(database: IndexDatabase, run: string): EpisodeInde
 
 /** Undefined for an empty line; the reason if it is not an episode. */
 function readRows({ text, length }: PlacedLine): EpisodeRows | string | undefined {
-  if (text === undefined) return tooLong(length, mostEpisodeBytes);
+  if (text === undefined) return tooLong(length, maxEpisodeBytes);
   if (text.trim() === "") return undefined;
   try {
-    return episodeRows(readEpisode(text) as KeptEpisode);
+    return episodeRows(readEpisode(text));
   } catch (error) {
     return (error as Error).message;
   }
@@ -202,4 +208,121 @@ function listFiles(folder: string): EpisodeFile[] {
     return [{ name, step, kind, mark, bytes: stat.isFile() ? stat.size : 1 }];
   });
   return files.sort((left, right) => right.step - left.step);
+}
+
+/** The columns of an episode. */
+export interface EpisodeColumns {
+  task: string;
+  rollout: number;
+  correct: number | null;
+  termination: string;
+  failure: string | null;
+  boundary: string | null;
+  message: string | null;
+  explanation: string | null;
+  tokens: number;
+  turns: number;
+  tools: number;
+  seconds: number;
+  retries: number;
+  oldest: number | null;
+  version: number | null;
+  preview: string;
+}
+
+/** Columns of `trajectories`: those of the episode, and those of each of its trajectories. */
+interface EpisodeRows {
+  episode: EpisodeColumns;
+  parts: TrajectoryColumns[];
+  retriedAfter: { kind: string; boundary: string; message: string }[];
+  /** For full text search. */
+  text: string;
+}
+
+export interface TrajectoryColumns {
+  role: string | null;
+  instance: number | null;
+  reward: StoredNumber;
+  advantage: StoredNumber;
+  part_tokens: number;
+  part_turns: number;
+}
+
+const previewLength = 200;
+/** Only this many characters of a text can be searched. */
+const searchedLength = 1 << 20;
+
+function episodeRows(episode: StoredEpisode): EpisodeRows {
+  const { trajectories, failure } = episode;
+  const steps = trajectories.flatMap((trajectory) => trajectory.steps);
+  const sampled = steps.filter(({ policyVersion }) => policyVersion >= 0);
+  const versions = sampled.flatMap(({ policyVersion, tokenVersions }) => [
+    tokenVersions?.[0] ?? policyVersion,
+    policyVersion,
+  ]);
+  const parts = trajectories.map(trajectoryColumns);
+  return {
+    episode: {
+      task: episode.taskId,
+      rollout: episode.rollout,
+      correct: episode.correct === null || episode.correct === undefined ? null : Number(episode.correct),
+      termination: episode.termination,
+      failure: failure?.kind ?? null,
+      boundary: failure?.boundary ?? null,
+      message: failure === undefined ? null : cutText(failure.message),
+      explanation: episode.explanation ?? null,
+      tokens: steps.reduce((sum, { tokens }) => sum + tokens.length, 0),
+      turns: steps.length,
+      tools: steps.reduce((sum, { reply }) => sum + (reply?.toolCalls.length ?? 0), 0),
+      seconds: episode.seconds,
+      retries: episode.retries,
+      oldest: versions.length === 0 ? null : Math.min(...versions),
+      version: versions.length === 0 ? null : Math.max(...versions),
+      preview: (steps.at(-1)?.text ?? "")
+        .slice(0, 4 * previewLength)
+        .replaceAll(/\s+/g, " ")
+        .trim()
+        .slice(0, previewLength),
+    },
+    parts: parts.length > 0 ? parts : [noTrajectory],
+    retriedAfter: (episode.retriedAfter ?? []).map((each) => ({ ...each, message: cutText(each.message) })),
+    text: searchedText(episode).slice(0, searchedLength),
+  };
+}
+
+const noTrajectory = { role: null, instance: null, reward: null, advantage: null, part_tokens: 0, part_turns: 0 };
+
+function trajectoryColumns(trajectory: StoredTrajectory): TrajectoryColumns {
+  const { name, instance, reward, steps } = trajectory;
+  return {
+    role: name,
+    instance: instance ?? null,
+    reward: stored(reward),
+    advantage: stored(meanAdvantage(trajectory)),
+    part_tokens: steps.reduce((sum, { tokens }) => sum + tokens.length, 0),
+    part_turns: steps.length,
+  };
+}
+
+/** Null if it was not trained on. */
+function meanAdvantage(trajectory: StoredTrajectory): number | null {
+  const { advantage, steps } = trajectory;
+  if (typeof advantage === "number") return advantage;
+  const values = steps.flatMap(({ tokens }, index) => tokenAdvantages(trajectory, index, tokens.length) ?? []);
+  return values.length === 0 ? null : mean(values);
+}
+
+/** Each message only once, because the last prompt of a conversation repeats the earlier ones. */
+function searchedText({ row, trajectories, explanation, failure }: StoredEpisode): string {
+  const texts = new Set<string>();
+  for (const { steps } of trajectories) {
+    for (const { messages, text } of steps) {
+      for (const { content, reasoning } of messages) {
+        texts.add(describeContent(content));
+        if (reasoning) texts.add(reasoning);
+      }
+      texts.add(text);
+    }
+  }
+  return [...texts, explanation ?? "", failure?.message ?? "", row === undefined ? "" : toJson(row)].join("\n");
 }

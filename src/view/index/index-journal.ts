@@ -1,10 +1,7 @@
 /** Adds events.jsonl to a run's index: the times of rollouts and phases, notes, and the state of the run. */
-import { journalName } from "../../tracking/run-folder/journal.ts";
-import { eventOf, type JournalEvent, readJournalLine } from "../../tracking/run-folder/journal-line.ts";
-import { cutText, stored } from "./episode-rows.ts";
+import { eventOf, type JournalEvent, journalName, readJournalLine } from "../../tracking/run-folder/journal.ts";
 import { followLines } from "./follow-lines.ts";
-import type { IndexDatabase } from "./open-database.ts";
-import { readState, writeState } from "./state.ts";
+import { cutText, type IndexDatabase, readState, stored, writeState } from "./open-database.ts";
 
 /** The state of the run according to the journal so far. */
 export interface JournalState {
@@ -49,7 +46,7 @@ export function indexJournal(database: IndexDatabase, run: string, until: number
   const put = statements(database);
   const isDone = followLines(database, run, journalName, until, {
     forget() {
-      for (const table of ["marks", "phases", "windows", "lanes", "weights", "notes"])
+      for (const table of ["marks", "phases", "windows", "rollouts", "weights", "notes"])
         database.exec(`DELETE FROM ${table}`);
       state = structuredClone(newState);
       writeState(database, "journal", state);
@@ -79,16 +76,18 @@ const statements = (database: IndexDatabase) => ({
   phase: database.prepare("INSERT INTO phases (step, name, began, ended) VALUES (?, ?, ?, ?)"),
   weights: database.prepare("INSERT INTO weights (time, version, step) VALUES (?, ?, ?)"),
   window: database.prepare("INSERT OR REPLACE INTO windows (kind, step, began, ended) VALUES (?, ?, ?, ?)"),
-  lane: database.prepare(
-    "INSERT INTO lanes (kind, step, task, rollout, queued, retries, first) VALUES (?, ?, ?, ?, ?, 0, ?)",
+  rollout: database.prepare(
+    "INSERT INTO rollouts (kind, step, task, rollout, queued, retries, first) VALUES (?, ?, ?, ?, ?, 0, ?)",
   ),
-  laneRetry: database.prepare(`UPDATE lanes SET retries = ? ${lastLane}`),
-  laneEnd: database.prepare(`UPDATE lanes SET ended = ?, outcome = ?, retries = ?, reward = ?, last = ? ${lastLane}`),
-  cutOff: database.prepare("UPDATE lanes SET ended = ?, last = ? WHERE ended IS NULL"),
+  retry: database.prepare(`UPDATE rollouts SET retries = ? ${lastRollout}`),
+  rolloutEnd: database.prepare(
+    `UPDATE rollouts SET ended = ?, outcome = ?, retries = ?, reward = ?, last = ? ${lastRollout}`,
+  ),
+  cutOff: database.prepare("UPDATE rollouts SET ended = ?, last = ? WHERE ended IS NULL"),
 });
 
-const lastLane =
-  "WHERE rowid = (SELECT max(rowid) FROM lanes WHERE kind = ? AND task = ? AND rollout = ? AND ended IS NULL)";
+const lastRollout =
+  "WHERE rowid = (SELECT max(rowid) FROM rollouts WHERE kind = ? AND task = ? AND rollout = ? AND ended IS NULL)";
 
 const kindOf = (purpose: "train" | "validate") => (purpose === "train" ? "train" : "validation");
 
@@ -120,17 +119,17 @@ function apply(
       if (kind === "train" && entry.step === state.step) put.window.run([kind, entry.step, state.stepBegan, null]);
       for (const { task, first, count } of entry.tasks) {
         for (let rollout = first; rollout < first + count; rollout++) {
-          put.lane.run([kind, entry.step, task, rollout, time, place.offset]);
+          put.rollout.run([kind, entry.step, task, rollout, time, place.offset]);
         }
       }
       return;
     }
     case "rollout": {
-      const lane = [kindOf(entry.purpose), entry.task, entry.rollout];
-      if (entry.state === "retry") put.laneRetry.run([entry.attempt + 1, ...lane]);
+      const rollout = [kindOf(entry.purpose), entry.task, entry.rollout];
+      if (entry.state === "retry") put.retry.run([entry.attempt + 1, ...rollout]);
       if (entry.state === "end") {
         const outcome = entry.failure === undefined ? "done" : "failed";
-        put.laneEnd.run([time, outcome, entry.attempt, stored(entry.reward), place.end, ...lane]);
+        put.rolloutEnd.run([time, outcome, entry.attempt, stored(entry.reward), place.end, ...rollout]);
       }
       return;
     }

@@ -1,11 +1,10 @@
 /** Adds metrics.jsonl to a run's index. */
 import { type MetricsLine, metricsFile, readMetricsLine } from "../../tracking/run-folder/metrics-file.ts";
-import { stored } from "./episode-rows.ts";
 import { followLines } from "./follow-lines.ts";
-import type { IndexDatabase } from "./open-database.ts";
+import { type IndexDatabase, stored } from "./open-database.ts";
 
 /** All curves are read at once, with a value for each step. */
-const mostNames = 5000;
+const maxNames = 5000;
 
 /** @returns whether everything is indexed */
 export function indexMetrics(database: IndexDatabase, run: string, until: number): boolean {
@@ -34,7 +33,7 @@ export function indexMetrics(database: IndexDatabase, run: string, until: number
     read(text) {
       const line = readMetricsLine(text);
       const added = Object.keys(line.metrics).filter((name) => !knownNames().has(name));
-      if (added.length + knownNames().size > mostNames) throw new Error(`the run has more than ${mostNames} metrics`);
+      if (added.length + knownNames().size > maxNames) throw new Error(`the run has more than ${maxNames} metrics`);
       return line;
     },
     add({ step, epoch, validation, time, metrics }) {

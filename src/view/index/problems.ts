@@ -1,8 +1,19 @@
 /** What of a run folder cannot be read. It is kept in the index, so that it is known without reading the files again. */
 import { HoneError } from "../../errors.ts";
 import { readable } from "../../system-errors.ts";
-import type { FileProblem } from "../api.ts";
 import type { IndexDatabase } from "./open-database.ts";
+
+/** A file of which something cannot be read. */
+export interface FileProblem {
+  /** Within the run folder. */
+  file: string;
+  /** The number of lines that are skipped; 0: the whole file cannot be read. */
+  lines: number;
+  /** The number of the first of them, from 1. */
+  first: number | null;
+  /** What is wrong with the first of them, or with the file. */
+  reason: string;
+}
 
 /** Counts a line that is skipped. @param number from 1 */
 export function skipLine(database: IndexDatabase, file: string, number: number, reason: string): void {

@@ -1,17 +1,15 @@
 /** The anatomy of a step: what each rollout did and waited for, from the journal. */
-
 import { zip } from "../../arrays.ts";
 import { UserError } from "../../errors.ts";
 import { withInside } from "../../files/regular-file.ts";
-import { journalName } from "../../tracking/run-folder/journal.ts";
-import { eventOf, type RolloutEvent, readJournalLine } from "../../tracking/run-folder/journal-line.ts";
+import { eventOf, journalName, type RolloutEvent, readJournalLine } from "../../tracking/run-folder/journal.ts";
 import { completeLines } from "../../tracking/run-folder/lines.ts";
-import type { Anatomy, AnatomyQuery, JsonNumber, Lane, Span, SpanKind } from "../api.ts";
 import { readJournalState } from "../index/index-journal.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
+import { fromStored } from "./json.ts";
 import { type Given, type Kind, kindOf, required, wholeNumberOf } from "./parameters.ts";
 
-interface IndexedLane {
+interface IndexedRollout {
   step: number;
   task: string;
   rollout: number;
@@ -24,16 +22,25 @@ interface IndexedLane {
   last: number | null;
 }
 
-const slowestShown = 3;
+const maxSlowest = 3;
 
 /** When a step, or a validation, began and ended; undefined if the journal does not have it. */
-export const windowOf = (database: IndexDatabase, kind: "train" | "validation", step: number) =>
+export const windowOf = (database: IndexDatabase, kind: Kind, step: number) =>
   database.prepare("SELECT began, ended FROM windows WHERE kind = ? AND step = ?").get([kind, step]) as
     | { began: number; ended: number | null }
     | undefined;
 
+export interface AnatomyQuery {
+  step: string;
+  kind?: Kind;
+}
+
+export type Anatomy = ReturnType<typeof anatomy>;
+/** What a rollout did and waited for. */
+export type RolloutTimes = Anatomy["rollouts"][number];
+
 /** @throws UserError if the journal has no such step */
-export function anatomy(database: IndexDatabase, folder: string, query: Given<AnatomyQuery>): Anatomy {
+export function anatomy(database: IndexDatabase, folder: string, query: Given<AnatomyQuery>) {
   const kind = kindOf(query.kind);
   const step = wholeNumberOf("step", required("step", query.step), 0);
   const window = windowOf(database, kind, step);
@@ -47,16 +54,18 @@ export function anatomy(database: IndexDatabase, folder: string, query: Given<An
   const origin = window.began;
   const end = window.ended ?? state.time;
   const found = database
-    .prepare("SELECT * FROM lanes WHERE kind = ? AND queued < ? AND (ended IS NULL OR ended > ?) ORDER BY rowid")
-    .all([kind, end, origin]) as IndexedLane[];
-  const lanes = withSpans(folder, found, kind, { origin, end, offset: state.offset });
+    .prepare("SELECT * FROM rollouts WHERE kind = ? AND queued < ? AND (ended IS NULL OR ended > ?) ORDER BY rowid")
+    .all([kind, end, origin]) as IndexedRollout[];
   const keyOf = database.prepare(
     "SELECT key FROM trajectories WHERE part = 0 AND task = ? AND kind = ? AND rollout = ? AND step >= ? ORDER BY step LIMIT 1",
   );
-  for (const [lane, { step }] of zip(lanes, found)) {
-    const row = keyOf.get([lane.task, kind, lane.rollout, step]) as { key: string } | undefined;
-    lane.episode = row?.key ?? null;
-  }
+  const times = withSpans(folder, found, kind, { origin, end, offset: state.offset });
+  const rollouts = zip(times, found).map(([rollout, { step }]) => {
+    const row = keyOf.get([rollout.task, kind, rollout.rollout, step]) as { key: string } | undefined;
+    /** Null until its step has ended. */
+    const episode = row?.key ?? null;
+    return { ...rollout, episode };
+  });
   const phases = database
     .prepare("SELECT name, began, ended FROM phases WHERE ended > ? AND began < ? ORDER BY ended")
     .all([origin, end]) as { name: string; began: number; ended: number }[];
@@ -69,59 +78,70 @@ export function anatomy(database: IndexDatabase, folder: string, query: Given<An
   return {
     step,
     kind,
+    /** In milliseconds since 1970. All other times are milliseconds after this time. */
     origin,
     end: end - origin,
+    /** The phases of the trainer: rollout, update, publish, buffer_wait, ... */
     phases: phases.map(({ name, began, ended }) => ({ name, start: Math.max(0, began - origin), end: ended - origin })),
+    /** When samplers began to use new weights. */
     weights: shown.map(({ version, time }) => ({ version, at: time - origin })),
-    lanes,
-    ...summary(lanes, end - origin),
+    /** In the order of tasks. */
+    rollouts,
+    ...summary(rollouts, end - origin),
   };
 }
 
-const noTotals = (): Record<SpanKind, number> => ({
+export type SpanKind = keyof ReturnType<typeof noTotals>;
+
+const noTotals = () => ({
+  /** Before its first attempt began. */
   queued: 0,
+  /** A model call waits for those of other rollouts, until an engine call begins. */
   sample_queue: 0,
   model: 0,
   tool: 0,
   environment: 0,
   grader: 0,
   set_up: 0,
+  /** The rollout's own code, between all other spans. */
   agent: 0,
 });
 
-function summary(lanes: readonly Lane[], now: number): Pick<Anatomy, "slowest" | "totals"> {
+/** The total time of all rollouts by kind of span, and those that ended last, with the kind that took most of their time. */
+function summary(rollouts: readonly Pick<RolloutSpans, "start" | "end" | "spans">[], now: number) {
   const totals = noTotals();
-  const own = lanes.map(({ spans }) => {
+  const own = rollouts.map(({ spans }) => {
     const times = noTotals();
     for (const { kind, start, end } of spans) times[kind] += (end ?? now) - start;
     for (const kind of Object.keys(totals) as SpanKind[]) totals[kind] += times[kind];
     return times;
   });
-  const slowest = zip(lanes, own)
-    .map(([{ start, end }, { queued, ...times }], lane) => {
+  const slowest = zip(rollouts, own)
+    .map(([{ start, end }, { queued, ...times }], rollout) => {
       const [mostly = ["agent"]] = Object.entries(times).sort(([, left], [, right]) => right - left);
-      return { lane, ends: end ?? now, milliseconds: (end ?? now) - start - queued, mostly: mostly[0] as SpanKind };
+      return { rollout, ends: end ?? now, milliseconds: (end ?? now) - start - queued, mostly: mostly[0] as SpanKind };
     })
     .sort((left, right) => right.ends - left.ends || right.milliseconds - left.milliseconds);
-  return { slowest: slowest.slice(0, slowestShown).map(({ ends: _, ...rest }) => rest), totals };
+  /** `rollout` is an index. */
+  return { slowest: slowest.slice(0, maxSlowest).map(({ ends: _, ...rest }) => rest), totals };
 }
 
-const laneName = ({ task, rollout }: { task: string; rollout: number }) => JSON.stringify([task, rollout]);
+const nameOf = ({ task, rollout }: { task: string; rollout: number }) => JSON.stringify([task, rollout]);
 
 /** Reads the part of the journal in which these rollouts ran. */
 function withSpans(
   folder: string,
-  found: readonly IndexedLane[],
-  kind: "train" | "validation",
+  found: readonly IndexedRollout[],
+  kind: Kind,
   { origin, end, offset }: { origin: number; end: number; offset: number },
-): Lane[] {
-  const builders = found.map((lane) => laneBuilder(lane, origin));
-  // A task may occur again in a later step. An event belongs to the lane that began last before it.
-  const byName = new Map<string, { first: number; last: number; builder: LaneBuilder }[]>();
-  for (const [lane, builder] of zip(found, builders)) {
-    const own = byName.get(laneName(lane)) ?? [];
-    own.push({ first: lane.first, last: lane.last ?? Number.POSITIVE_INFINITY, builder });
-    byName.set(laneName(lane), own);
+): RolloutSpans[] {
+  const builders = found.map((rollout) => spanBuilder(rollout, origin));
+  // A task may occur again in a later step. An event belongs to the rollout that began last before it.
+  const byName = new Map<string, { first: number; last: number; builder: SpanBuilder }[]>();
+  for (const [rollout, builder] of zip(found, builders)) {
+    const own = byName.get(nameOf(rollout)) ?? [];
+    own.push({ first: rollout.first, last: rollout.last ?? Number.POSITIVE_INFINITY, builder });
+    byName.set(nameOf(rollout), own);
   }
   const from = Math.min(...found.map(({ first }) => first));
   const to = Math.max(...found.map(({ last }) => last ?? offset));
@@ -130,12 +150,12 @@ function withSpans(
       for (const { text, offset } of completeLines(file, { offset: from, end: to })) {
         const found = text === undefined ? undefined : readRollout(text, kind);
         if (found === undefined) continue;
-        const lane = byName.get(laneName(found.event))?.find(({ first, last }) => offset >= first && offset < last);
-        lane?.builder.add(found.event, found.time - origin);
+        const rollout = byName.get(nameOf(found.event))?.find(({ first, last }) => offset >= first && offset < last);
+        rollout?.builder.add(found.event, found.time - origin);
       }
     });
   }
-  return builders.map((builder) => builder.lane(end - origin));
+  return builders.map((builder) => builder.finish(end - origin));
 }
 
 /** Undefined for other events, and for a line that the index skips. */
@@ -152,10 +172,27 @@ function readRollout(text: string, kind: Kind): { event: RolloutEvent; time: num
   }
 }
 
-interface LaneBuilder {
-  add(event: RolloutEvent, at: number): void;
-  lane(now: number): Lane;
+export interface Span {
+  kind: SpanKind;
+  start: number;
+  /** Null if it is still running, or the run was killed. */
+  end: number | null;
+  /** The attempt, from 0. */
+  attempt: number;
+  /** The name of another stage of the rollout's own code, e.g. `search`, or of the tools that the reply called. */
+  stage?: string | undefined;
+  /** A model call has the fields from here on: its number, the role, and the tokens of its prompt and its reply. */
+  call?: number;
+  role?: string;
+  prompt?: number;
+  tokens?: number;
+  /** Versions of the weights that sampled the first and the last token. */
+  versions?: [first: number, last: number];
+  failed?: true;
 }
+
+type SpanBuilder = ReturnType<typeof spanBuilder>;
+type RolloutSpans = ReturnType<SpanBuilder["finish"]>;
 
 const stageKinds: Readonly<Record<string, SpanKind>> = {
   environment: "environment",
@@ -163,7 +200,8 @@ const stageKinds: Readonly<Record<string, SpanKind>> = {
   "set-up": "set_up",
 };
 
-function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
+/** Collects the spans of a rollout from its events. */
+function spanBuilder(indexed: IndexedRollout, origin: number) {
   const queued = indexed.queued - origin;
   const spans: Span[] = [];
   const calls = new Map<number, Span>();
@@ -188,7 +226,7 @@ function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
   }
 
   return {
-    add(event, at) {
+    add(event: RolloutEvent, at: number): void {
       switch (event.state) {
         case "start":
           close(at);
@@ -236,19 +274,21 @@ function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
           calls.clear();
       }
     },
-    lane(now) {
+    finish(now: number) {
       const ended = indexed.ended === null ? null : indexed.ended - origin;
       for (const span of calls.values()) span.end = ended;
       if (own !== undefined && (ended ?? now) > own.start) spans.push({ ...own, end: ended });
       return {
         task: indexed.task,
         rollout: indexed.rollout,
-        episode: null,
         start: queued,
+        /** Null if it is still running, or the run was killed. */
         end: ended,
+        /** Failed attempts. */
         retries: indexed.retries,
         ended: indexed.outcome,
-        reward: indexed.reward as JsonNumber | null as number | null,
+        reward: fromStored(indexed.reward),
+        /** Those of concurrent model calls overlap. */
         spans,
       };
     },

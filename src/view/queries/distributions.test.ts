@@ -4,10 +4,9 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { generateRun } from "../generate-run.fixture.ts";
 import { openRunIndex, type RunIndex } from "../index/run-index.ts";
-import { metricColumns } from "./columns.ts";
+import { metricColumns } from "./curves.ts";
+import { binEdges, rewardHistogram, tokenScales } from "./distributions.ts";
 import { episodeList } from "./episode-list.ts";
-import { binEdges, rewardHistogram } from "./rewards.ts";
-import { tokenScales } from "./scales.ts";
 
 const root = temporaryFolder("distributions");
 let run: RunIndex;

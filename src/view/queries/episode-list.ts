@@ -1,11 +1,9 @@
 /** Rows of episodes from the index. */
-import { zip } from "../../arrays.ts";
-import type { EpisodeList, EpisodeRow, EpisodesQuery, SortColumn, TrajectoryRow } from "../api.ts";
 import { type Condition, filterCondition } from "../filter/to-sql.ts";
-import type { EpisodeColumns, TrajectoryColumns } from "../index/episode-rows.ts";
+import type { EpisodeColumns, TrajectoryColumns } from "../index/index-episodes.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
-import { type Given, oneOf, wholeNumberOf } from "./parameters.ts";
-import { fromStored } from "./stored.ts";
+import { fromStored, optional } from "./json.ts";
+import { type Given, type Kind, oneOf, wholeNumberOf } from "./parameters.ts";
 
 /** Columns of a row of `trajectories`, as SQLite returns them. */
 export type IndexedRow = EpisodeColumns &
@@ -17,14 +15,14 @@ export type IndexedRow = EpisodeColumns &
     length: number;
     place: number;
     step: number;
-    kind: "train" | "validation";
+    kind: Kind;
     signal: number | null;
   };
 
 /** By step, then validation after training, then place in the file. */
 const byPlace = "step DIR, kind DIR, place DIR";
 
-const sorts: Record<SortColumn, string> = {
+const sorts = {
   newest: byPlace,
   step: byPlace,
   task: "task DIR, rollout DIR",
@@ -37,8 +35,24 @@ const sorts: Record<SortColumn, string> = {
   version: "version DIR",
 };
 
+export interface EpisodesQuery {
+  /** The filter language; see `/api/fields`. An episode matches if one of its trajectories does. */
+  filter?: string;
+  /** Default: `newest`, with `order` "desc". */
+  sort?: SortColumn;
+  order?: "asc" | "desc";
+  /** Default 100, at most 1000. */
+  limit?: string;
+  offset?: string;
+}
+
+export type SortColumn = keyof typeof sorts;
+export type EpisodeList = ReturnType<typeof episodeList>;
+export type EpisodeRow = ReturnType<typeof toRow>;
+export type TrajectoryRow = EpisodeRow["trajectories"][number];
+
 /** @throws UserError for a parameter or filter that is not valid */
-export function episodeList(database: IndexDatabase, query: Given<EpisodesQuery>): EpisodeList {
+export function episodeList(database: IndexDatabase, query: Given<EpisodesQuery>) {
   const condition = filterCondition(query.filter ?? "");
   const sort = oneOf("sort", query.sort ?? "newest", Object.keys(sorts) as SortColumn[]);
   const order = oneOf("order", query.order ?? (sort === "newest" ? "desc" : "asc"), ["asc", "desc"]);
@@ -62,7 +76,12 @@ export function episodeList(database: IndexDatabase, query: Given<EpisodesQuery>
           values,
         )
       : rowsOf(database, `WHERE ${where} ${by(sorts[sort])}`, values);
-  return { total, offset, rows: toRows(database, loadRows(database, found), matching) };
+  return {
+    /** The number of matching episodes. */
+    total,
+    offset,
+    rows: toRows(database, loadRows(database, found), matching),
+  };
 }
 
 /** Which trajectories match, if several of an episode can. */
@@ -109,49 +128,66 @@ export function toRows(database: IndexDatabase, rows: readonly IndexedRow[], mat
     .all(episodes) as IndexedRow[];
   const byEpisode = new Map<number, IndexedRow[]>();
   for (const other of others) byEpisode.set(other.episode, [...(byEpisode.get(other.episode) ?? []), other]);
-  const shown = rows.map((row) => toRow(row, byEpisode.get(row.episode) ?? []));
-  if (matching === undefined) return shown;
-  const found = database
-    .prepare(`SELECT episode, part FROM trajectories WHERE episode IN (${marks}) AND (${matching.sql}) ORDER BY part`)
-    .all([...episodes, ...matching.values]) as { episode: number; part: number }[];
-  return zip(rows, shown).map(([{ episode }, row]) => {
-    return { ...row, matched: found.filter((one) => one.episode === episode).map(({ part }) => part) };
+  const found =
+    matching &&
+    (database
+      .prepare(`SELECT episode, part FROM trajectories WHERE episode IN (${marks}) AND (${matching.sql}) ORDER BY part`)
+      .all([...episodes, ...matching.values]) as { episode: number; part: number }[]);
+  return rows.map((row) => {
+    const matched = found?.filter(({ episode }) => episode === row.episode).map(({ part }) => part);
+    return toRow(row, byEpisode.get(row.episode) ?? [], matched);
   });
 }
 
-function toRow(row: IndexedRow, others: readonly IndexedRow[]): EpisodeRow {
+function toRow(row: IndexedRow, others: readonly IndexedRow[], matched: number[] | undefined) {
   const { key, step, kind, task, rollout, termination, tokens, turns, tools, seconds, retries, preview } = row;
   const { failure, boundary, message, oldest, version } = row;
   return {
+    /** `t12.5`: the sixth episode of training step 12; `v10.0`: the first of the validation after step 10. */
     key,
     id: `${task}:${rollout}`,
     step,
     kind,
     task,
     rollout,
+    /** The reward of the first trajectory. Null if unknown, never 0. */
     reward: fromStored(row.reward),
+    /** The advantage of the first trajectory, or its mean over tokens. Null if not trained on, or in a validation. */
     advantage: fromStored(row.advantage),
     correct: row.correct === null ? null : row.correct === 1,
     termination,
     failure: failure === null ? null : { kind: failure, boundary: boundary ?? "", message: message ?? "" },
+    /** Sampled tokens, model calls and tool calls. */
     tokens,
     turns,
     tools,
     seconds,
     retries,
-    versions: oldest === null || version === null ? null : [oldest, version],
+    /** The weights that sampled its tokens; null without tokens. */
+    versions:
+      oldest === null || version === null ? null : ([oldest, version] satisfies [oldest: number, newest: number]),
+    /** Whether all rewards of its group are equal, so that there is no advantage. Null without a group, or in a validation. */
     zeroSignal: row.signal === null ? null : row.signal === 0,
     trajectories: [row, ...others].flatMap(toTrajectory),
+    /** The start of the last reply, in one line. */
     preview,
+    ...optional({
+      /**
+       * Indices of the trajectories that match, if the filter compares fields of single trajectories and the run has
+       * episodes with several. A list that is sorted by reward or advantage uses that of the first of them.
+       */
+      matched,
+    }),
   };
 }
 
-function toTrajectory({ role, instance, reward, advantage, part_tokens, part_turns }: IndexedRow): TrajectoryRow[] {
+function toTrajectory({ role, instance, reward, advantage, part_tokens, part_turns }: IndexedRow) {
   if (role === null) return [];
   return [
     {
       role,
-      instance: instance ?? undefined,
+      /** Distinguishes several trajectories of the same role. */
+      ...optional({ instance: instance ?? undefined }),
       reward: fromStored(reward),
       advantage: fromStored(advantage),
       tokens: part_tokens,

@@ -1,45 +1,64 @@
 /** One episode with its turns and tokens, read from the run folder. */
-
 import { describeContent, imagesOf } from "../../chat/images/content.ts";
-import type { ChatMessage, ToolCall as KeptCall } from "../../chat/messages.ts";
-import { UserError } from "../../errors.ts";
+import type { ChatMessage, ToolCall as StoredCall } from "../../chat/messages.ts";
+import { HoneError, UserError } from "../../errors.ts";
+import { withInside } from "../../files/regular-file.ts";
+import { readable } from "../../system-errors.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
+import { readAt } from "../../tracking/run-folder/lines.ts";
+import type { Pieces } from "../../tracking/run-folder/pieces.ts";
 import {
-  type KeptEpisode,
-  type KeptTrajectory,
-  type Pieces,
+  readEpisode,
+  type StoredEpisode,
+  type StoredTrajectory,
   tokenAdvantages,
-} from "../../tracking/run-folder/kept-episodes.ts";
+} from "../../tracking/run-folder/read-episode.ts";
 import { type PackedValues, unpackValues } from "../../tracking/run-folder/token-values.ts";
 import { continues } from "../../trajectories/to-sequences.ts";
 import type { Step } from "../../trajectories/types.ts";
-import type {
-  Episode,
-  JsonNumber,
-  Message,
-  Reply,
-  SampledTokens,
-  TokenValues,
-  ToolCall,
-  TrajectoryDetail,
-  Turn,
-} from "../api.ts";
+import { episodesFolder } from "../index/index-episodes.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
 import { type IndexedRow, toRows, wholeRows } from "./episode-list.ts";
-import { readKept } from "./read-kept.ts";
-import { jsonNumbers, toJsonNumber } from "./stored.ts";
+import { type JsonNumber, jsonNumbers, optional, toJsonNumber } from "./json.ts";
 
 /** @throws UserError if there is no such episode */
-export function readOne(database: IndexDatabase, folder: string, key: string): { row: IndexedRow; kept: KeptEpisode } {
+export function readOne(
+  database: IndexDatabase,
+  folder: string,
+  key: string,
+): { row: IndexedRow; kept: StoredEpisode } {
   // Without "+", SQLite would read the index of all first trajectories.
   const [row] = wholeRows(database, "key = ? AND +part = 0", [key]);
   if (row === undefined)
     throw new UserError(`the run has no episode ${key}`, { code: "not_found", hint: "a resumed run repeats steps" });
-  return { row, kept: readKept(folder, row) };
+  return { row, kept: readStored(folder, row) };
 }
 
+/**
+ * Reads an episode from its place in the run folder.
+ * @throws UserError if the file has changed since it was indexed
+ */
+export function readStored(folder: string, at: { file: string; offset: number; length: number }): StoredEpisode {
+  const name = `${episodesFolder}/${at.file}`;
+  try {
+    const text = withInside(folder, name, (file) => readAt(file, at.offset, at.length));
+    return readEpisode(text ?? "");
+  } catch (cause) {
+    if (readable(cause) instanceof HoneError) throw cause;
+    throw new UserError(`${name} has changed since it was indexed`, {
+      code: "not_found",
+      hint: "load it again",
+      cause,
+    });
+  }
+}
+
+export type Episode = ReturnType<typeof episode>;
+export type TrajectoryDetail = Episode["detail"][number];
+export type Turn = TrajectoryDetail["turnList"][number];
+
 /** @param pieces undefined without a tokenizer */
-export function episode(database: IndexDatabase, folder: string, key: string, pieces: Pieces | undefined): Episode {
+export function episode(database: IndexDatabase, folder: string, key: string, pieces: Pieces | undefined) {
   const { row, kept } = readOne(database, folder, key);
   const [shown] = toRows(database, [row]);
   const neighbor = (sign: "<" | ">", order: "DESC" | "ASC") =>
@@ -52,6 +71,7 @@ export function episode(database: IndexDatabase, folder: string, key: string, pi
     )?.key ?? null;
   return {
     ...shown!,
+    /** The task's row. */
     row: kept.row ?? null,
     explanation: kept.explanation ?? null,
     metrics: jsonNumbers(kept.metrics),
@@ -59,19 +79,18 @@ export function episode(database: IndexDatabase, folder: string, key: string, pi
     stack: kept.failure?.stack ?? null,
     detail: kept.trajectories.map((trajectory, index) => ({
       ...shown!.trajectories[index]!,
+      /** The reward is their weighted sum. By reward model; `own` is the workflow's. Empty without reward models. */
       scores: jsonNumbers(trajectory.scores ?? {}),
       turnList: turnsOf(trajectory, row.kind === "train", pieces),
     })),
+    /** The episodes before and after it in the same file. */
     previous: neighbor("<", "DESC"),
     next: neighbor(">", "ASC"),
   };
 }
 
-function turnsOf(
-  trajectory: KeptTrajectory,
-  trained: boolean,
-  pieces: Pieces | undefined,
-): TrajectoryDetail["turnList"] {
+/** One for each model call. */
+function turnsOf(trajectory: StoredTrajectory, trained: boolean, pieces: Pieces | undefined) {
   const { steps } = trajectory;
   let offered = "[]";
   return steps.map((step, index) => {
@@ -82,19 +101,27 @@ function turnsOf(
     const isOffered = tools !== offered;
     offered = tools;
     return {
+      /** The messages that the prompt adds to those of turn `continues`. */
       messages: step.messages.slice(earlier === undefined ? 0 : earlier.messages.length + 1).map(toMessage),
+      /** The earlier turn whose tokens this prompt continues; null if a new sequence begins. */
       continues: continued?.index ?? null,
-      starts: index > 0 && continued === undefined ? step.starts : undefined,
-      tools: isOffered ? [...(step.tools ?? [])] : undefined,
       reply: toReply(step),
       promptLength: step.promptTokens.length,
+      /** The part of the prompt after the tokens of turn `continues`. */
       prompt: withPieces(step.promptTokens.subarray(seen), pieces),
       sampled: sampledTokens(trajectory, step, index, trained, pieces),
       stopReason: step.stopReason,
-      cutOffBy: step.cutOffBy,
       reward: step.reward === null ? null : toJsonNumber(step.reward),
-      processed: step.processed,
-    } satisfies Turn;
+      ...optional({
+        /** Why a new sequence begins, e.g. `history_rewritten`; absent for the first turn. */
+        starts: index > 0 && continued === undefined ? step.starts : undefined,
+        /** The offered tools, if they differ from those of the previous turn. */
+        tools: isOffered ? [...(step.tools ?? [])] : undefined,
+        cutOffBy: step.cutOffBy,
+        /** Whether the sampler's log-probabilities are those after temperature and filters. */
+        processed: step.processed,
+      }),
+    };
   });
 }
 
@@ -113,50 +140,55 @@ const rounded = (value: number) => (Number.isInteger(value) ? value : Number(val
 
 const withPieces = (tokens: Int32Array, pieces: Pieces | undefined) => ({
   ids: Array.from(tokens),
-  pieces: pieces?.(tokens),
+  /** Joined, they are the decoded text; a character split over several tokens is in the last. Absent without a tokenizer. */
+  ...optional({ pieces: pieces?.(tokens) }),
 });
 
+/** Values by token; a single number if all tokens have the same. */
+export type TokenValues = number | (JsonNumber | null)[];
+export type SampledTokens = ReturnType<typeof sampledTokens>;
+
+/** The sampled tokens of a turn, and what is recorded about each. */
 function sampledTokens(
-  trajectory: KeptTrajectory,
+  trajectory: StoredTrajectory,
   { tokens, logprobs, policyVersion, tokenVersions }: Step,
   index: number,
   trained: boolean,
   pieces: Pieces | undefined,
-): SampledTokens {
+) {
   const recorded = trajectory.training?.[index];
   const values = (packed: PackedValues | undefined) => unpackValues(packed, tokens.length);
   const advantage = values(recorded?.advantage) ?? tokenAdvantages(trajectory, index, tokens.length);
-  const optional = {
-    trainerLogprobs: values(recorded?.logprobs),
-    referenceLogprobs: values(recorded?.reference),
-    ratio: values(recorded?.ratio),
-    clipped: values(recorded?.clipped),
-    entropy: values(recorded?.entropy),
-    advantage,
-    // Older runs recorded only advantages.
-    mask: !trained
-      ? undefined
-      : (values(recorded?.mask) ?? [
-          policyVersion >= 0 && advantage !== undefined && trajectory.training === undefined ? 1 : 0,
-        ]),
-  };
+  // Older runs recorded only advantages.
+  const isTrained = policyVersion >= 0 && advantage !== undefined && trajectory.training === undefined;
   return {
     ...withPieces(tokens, pieces),
-    logprobs: valuesOf(logprobs),
-    ...present(optional),
-    version: tokenVersions === undefined ? policyVersion : valuesOf(tokenVersions),
+    /** Under the sampler, in nats. */
+    logprobs: allOf(logprobs),
+    version: tokenVersions === undefined ? policyVersion : allOf(tokenVersions),
+    // What was not recorded is absent.
+    ...optional({
+      /** Under the trainer, in the first evaluation of the token, before the step's update. */
+      trainerLogprobs: valuesOf(values(recorded?.logprobs)),
+      referenceLogprobs: valuesOf(values(recorded?.reference)),
+      /** The token's probability in the last evaluation of the update, divided by that at its start. */
+      ratio: valuesOf(values(recorded?.ratio)),
+      /** 1: the clipped objective ignores the token's gradient. */
+      clipped: valuesOf(values(recorded?.clipped)),
+      /** Entropy of the trainer's distribution, in nats. */
+      entropy: valuesOf(values(recorded?.entropy)),
+      /** The advantage as used by the loss: after discount, normalization and penalties. */
+      advantage: valuesOf(advantage),
+      /** 1 if trained on; 0 if not, e.g. rejected or filtered: such a token has no color. Absent in a validation. */
+      mask: trained ? valuesOf(values(recorded?.mask) ?? [Number(isTrained)]) : undefined,
+    }),
   };
 }
 
-function present<Name extends string>(arrays: Record<Name, ArrayLike<number> | undefined>) {
-  const found = Object.entries<ArrayLike<number> | undefined>(arrays).flatMap(([name, values]) =>
-    values === undefined ? [] : [[name, valuesOf(values)] as const],
-  );
-  return Object.fromEntries(found) as Partial<Record<Name, TokenValues>>;
-}
+const valuesOf = (values: ArrayLike<number> | undefined) => (values === undefined ? undefined : allOf(values));
 
 /** One number if all values are equal. NaN becomes null and means that the value of this token is unknown. */
-function valuesOf(values: ArrayLike<number>): TokenValues {
+function allOf(values: ArrayLike<number>): TokenValues {
   const list = Array.from(values, (value): JsonNumber | null =>
     Number.isNaN(value) ? null : toJsonNumber(rounded(value)),
   );
@@ -164,33 +196,45 @@ function valuesOf(values: ArrayLike<number>): TokenValues {
   return typeof first === "number" && list.every((value) => value === first) ? first : list;
 }
 
-function toMessage(message: ChatMessage): Message {
+export type Message = ReturnType<typeof toMessage>;
+export type MessageImage = NonNullable<Message["images"]>[number];
+
+function toMessage(message: ChatMessage) {
   const { role, content, reasoning, toolCalls = [], toolCallId, name } = message;
   const images = imagesOf([message]).map(({ hash, width, height }) => ({ hash, width, height }));
   return {
     role,
+    /** The text; images are written as "[image 64x48 png]". */
     content: describeContent(content),
-    images: images.length === 0 ? undefined : images,
-    name,
-    toolCallId,
-    thinking: reasoning || undefined,
-    toolCalls: toolCalls.length === 0 ? undefined : toolCalls.map(toCall),
+    ...optional({
+      /** In the order of the content. Their files are at `/api/runs/:run/media/:hash`. */
+      images: images.length === 0 ? undefined : images,
+      /** The tool that a tool's message is from. */
+      name,
+      toolCallId,
+      thinking: reasoning || undefined,
+      toolCalls: toolCalls.length === 0 ? undefined : toolCalls.map(toCall),
+    }),
   };
 }
 
-function toReply({ text, reply }: Step): Reply {
+function toReply({ text, reply }: Step) {
   const problems = (reply?.problems ?? []).map(({ kind, message }) => ({ kind, message }));
   return {
+    /** The whole reply, without special tokens. */
     text,
     content: reply?.content ?? text,
-    thinking: reply?.reasoning || undefined,
+    ...optional({ thinking: reply?.reasoning || undefined }),
     toolCalls: (reply?.toolCalls ?? []).map(toCall),
     problems,
   };
 }
 
-const toCall = ({ id, name, arguments: given, argumentsText }: KeptCall): ToolCall => ({
+export type ToolCall = ReturnType<typeof toCall>;
+
+const toCall = ({ id, name, arguments: given, argumentsText }: StoredCall) => ({
   id,
   name,
+  /** As the model wrote them, or as JSON. */
   arguments: argumentsText ?? toJson(given),
 });

@@ -1,9 +1,7 @@
 /** Lines of the journal from a sequence number on. */
 import { withInside } from "../../files/regular-file.ts";
-import { journalName } from "../../tracking/run-folder/journal.ts";
-import { eventOf, readJournalLine } from "../../tracking/run-folder/journal-line.ts";
+import { eventOf, type JournalLine, journalName, readJournalLine } from "../../tracking/run-folder/journal.ts";
 import { completeLines } from "../../tracking/run-folder/lines.ts";
-import type { JournalEntry, JournalPage, JournalQuery } from "../api.ts";
 import { readJournalState } from "../index/index-journal.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
 import { type Given, wholeNumberOf } from "./parameters.ts";
@@ -17,7 +15,7 @@ export function offsetOf(database: IndexDatabase, after: number): number {
 }
 
 /** Longer reading is continued by the next request. */
-const mostMilliseconds = 500;
+const maxMilliseconds = 500;
 
 /** A position in the journal: the number of the last entry, and the start of a line at or before the next one. */
 export interface JournalPlace {
@@ -26,7 +24,7 @@ export interface JournalPlace {
 }
 
 export interface FoundEntries {
-  entries: JournalEntry[];
+  entries: JournalLine[];
   /** To continue from. */
   place: JournalPlace;
   /** Whether there may be more entries. */
@@ -46,7 +44,7 @@ export function entriesFrom(
 ): FoundEntries {
   const found: FoundEntries = { entries: [], place: { seq, offset }, more: false };
   let begun = false;
-  const until = performance.now() + mostMilliseconds;
+  const until = performance.now() + maxMilliseconds;
   withInside(folder, journalName, (file) => {
     for (const { text, next } of completeLines(file, { offset, end })) {
       found.place.offset = next;
@@ -66,7 +64,16 @@ export function entriesFrom(
   return found;
 }
 
-export function journalPage(database: IndexDatabase, folder: string, query: Given<JournalQuery>): JournalPage {
+export interface JournalQuery {
+  /** A sequence number. */
+  after?: string;
+  /** Default 200, at most 2000. */
+  limit?: string;
+  /** Joined by commas; default: all but `rollout`. */
+  kinds?: string;
+}
+
+export function journalPage(database: IndexDatabase, folder: string, query: Given<JournalQuery>) {
   const after = wholeNumberOf("after", query.after, 0);
   const limit = wholeNumberOf("limit", query.limit, 200, 2000);
   const kinds = query.kinds === undefined ? undefined : new Set(query.kinds.split(","));
@@ -79,11 +86,15 @@ export function journalPage(database: IndexDatabase, folder: string, query: Give
     limit,
     isWanted,
   );
-  return { entries, cursor: place.seq };
+  return {
+    entries,
+    /** The next page begins after this number. */
+    cursor: place.seq,
+  };
 }
 
 /** Undefined for a line that the index skips. */
-function parse(text: string): JournalEntry | undefined {
+function parse(text: string): JournalLine | undefined {
   try {
     const line = readJournalLine(text);
     eventOf(line);

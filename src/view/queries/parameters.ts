@@ -1,14 +1,14 @@
-/** Query parameters of the API. */
+/** Query parameters of the API. Each query checks what it reads. */
 import { UserError } from "../../errors.ts";
 
 /** Parameters as they arrive: any may be missing or wrong. */
 export type Given<Query> = { [Name in keyof Query]?: string };
 
 /** @throws UserError for anything else */
-export function wholeNumberOf(name: string, text: string | undefined, otherwise: number, most = 1e15): number {
+export function wholeNumberOf(name: string, text: string | undefined, otherwise: number, max = 1e15): number {
   if (text === undefined || text === "") return otherwise;
   if (!/^\d+$/.test(text)) throw new UserError(`${name}=${text} is not a whole number`);
-  return Math.min(Number(text), most);
+  return Math.min(Number(text), max);
 }
 
 /** @throws UserError if it is missing */

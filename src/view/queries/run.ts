@@ -5,18 +5,24 @@ import { HoneError } from "../../errors.ts";
 import { isLocked } from "../../files/folder-lock.ts";
 import { readable } from "../../system-errors.ts";
 import { lastEnd } from "../../tracking/run-folder/journal.ts";
-import type { FileProblem, JsonNumber, Note, RunDetail, RunState, RunSummary, StepSummary } from "../api.ts";
 import { type JournalState, readJournalState } from "../index/index-journal.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
-import { describeProblems, readProblems } from "../index/problems.ts";
+import { describeProblems, type FileProblem, readProblems } from "../index/problems.ts";
 import type { RunIndex } from "../index/run-index.ts";
 import { configHead } from "./config.ts";
 import { oneCurve } from "./curves.ts";
-import { fromStored } from "./stored.ts";
+import { fromStored, type JsonNumber, optional } from "./json.ts";
+import type { Kind } from "./parameters.ts";
 
-const chartValues = 60;
+/** The most values of a small chart. */
+const maxChartValues = 60;
 
-/** Reads the lock first and then the journal, because a run writes its end before it unlocks its folder. The index may be older. */
+export type RunState = "live" | "interrupted" | NonNullable<ReturnType<typeof lastEnd>>;
+
+/**
+ * `live`: a process has locked the run's folder. `interrupted`: its process ended without writing how the run ended.
+ * Reads the lock first and then the journal, because a run writes its end before it unlocks its folder. The index may be older.
+ */
 export function runState(folder: string, { end }: Pick<JournalState, "end">): RunState {
   if (isLocked(folder)) return "live";
   return end?.reason ?? lastEndOf(folder) ?? "interrupted";
@@ -32,12 +38,13 @@ function lastEndOf(folder: string): ReturnType<typeof lastEnd> {
   }
 }
 
-export const runSummary = (index: RunIndex): RunSummary => summaryAndProblems(index).summary;
+export type RunSummary = ReturnType<typeof runSummary>;
+export const runSummary = (index: RunIndex) => summaryAndProblems(index).summary;
 
-function summaryAndProblems({ folder, database, share }: RunIndex): { summary: RunSummary; problems: FileProblem[] } {
+function summaryAndProblems({ folder, database, share }: RunIndex) {
   const journal = readJournalState(database);
   const { problem, ...config } = configHead(folder);
-  const problems = [...(problem ? [problem] : []), ...readProblems(database)];
+  const problems: FileProblem[] = [...(problem ? [problem] : []), ...readProblems(database)];
   const rewards = oneCurve(database, "reward/mean").map(({ value }) => fromStored(value));
   const { step } = database.prepare("SELECT max(step) AS step FROM steps WHERE kind = 'train'").get([]) as {
     step: number | null;
@@ -50,20 +57,29 @@ function summaryAndProblems({ folder, database, share }: RunIndex): { summary: R
     last: number | null;
   };
   const started = journal.started ?? times.first ?? existing(join(folder, "config.yaml"));
-  const summary: RunSummary = {
+  const summary = {
     id: basename(folder),
     state: runState(folder, journal),
+    /** The number of finished steps, and of planned steps if known. */
     step: step ?? 0,
     totalSteps: journal.totalSteps,
     started,
+    /** The time of the last record. */
     updated: Math.max(journal.time, times.last ?? 0) || started,
     ...config,
+    /** The indexed ones. */
     episodes,
+    /** `reward/mean` of the last step, and of each step for a small chart. */
     reward: rewards.at(-1) ?? null,
     rewards: thinned(rewards),
+    /** Metrics of the last validation, e.g. `val/reward`. */
     validation: lastValidation(database),
-    indexing: share < 1 ? share : undefined,
-    problem: describeProblems(problems),
+    ...optional({
+      /** The indexed share of the episode files, from 0 to 1; absent if all are. */
+      indexing: share < 1 ? share : undefined,
+      /** Why the folder cannot be read completely: the first of the problems, as a sentence. */
+      problem: describeProblems(problems),
+    }),
   };
   return { summary, problems };
 }
@@ -75,38 +91,59 @@ export const brokenSummary = (id: string, error: unknown): RunSummary => ({
   problem: error instanceof Error ? error.message : String(error),
 });
 
-export function runDetail(index: RunIndex): RunDetail {
+export type RunDetail = ReturnType<typeof runDetail>;
+export type Note = RunDetail["notes"][number];
+
+export function runDetail(index: RunIndex) {
   const { folder, database } = index;
   const journal = readJournalState(database);
   const roles = database.prepare("SELECT DISTINCT role FROM trajectories WHERE role IS NOT NULL ORDER BY role").all([]);
   const { summary, problems } = summaryAndProblems(index);
   return {
     ...summary,
+    /** What of the folder cannot be read, at most 100 files. */
     problems,
     path: folder,
+    /** Lines about the model and the size of a step. */
     text: journal.text,
     steps: stepSummaries(database),
-    notes: database.prepare("SELECT kind, step, time, text FROM notes ORDER BY time").all([]) as Note[],
+    /** Messages of the health rules, and warnings. */
+    notes: database.prepare("SELECT kind, step, time, text FROM notes ORDER BY time").all([]) as {
+      kind: "health" | "warning";
+      step: number | null;
+      time: number;
+      text: string;
+    }[],
+    /** What the run is doing now, if it is live. */
     doing: isLocked(folder) ? journal.doing : null,
     roles: (roles as { role: string }[]).map(({ role }) => role),
+    /** The last sequence number of the journal. Pass it to `/api/events` to get all later events. */
     cursor: journal.seq,
+    /** Whether tokens have texts. */
     hasTokenizer: existsSync(join(folder, "tokenizer", "tokenizer.json")),
     end: journal.end === undefined ? null : { ...journal.end, report: journal.end.report ?? [] },
   };
 }
 
+/** A finished step. `curves` returns its metrics. */
+export interface StepSummary {
+  step: number;
+  epoch: number | null;
+  /** When it ended. */
+  time: number | null;
+  seconds: number | null;
+  /** Indexed episodes, by kind. */
+  train: number;
+  validation: number;
+  /** `rollout`, `update`, `publish`, `buffer_wait`, ...: seconds of each phase. */
+  phases: Record<string, JsonNumber>;
+}
+
 function stepSummaries(database: IndexDatabase): StepSummary[] {
   const steps = new Map<number, StepSummary>();
+  const newStep = { epoch: null, time: null, seconds: null, train: 0, validation: 0 };
   const stepOf = (step: number) => {
-    const found = steps.get(step) ?? {
-      step,
-      epoch: null,
-      time: null,
-      seconds: null,
-      train: 0,
-      validation: 0,
-      phases: {},
-    };
+    const found = steps.get(step) ?? { step, ...newStep, phases: {} };
     steps.set(step, found);
     return found;
   };
@@ -118,7 +155,7 @@ function stepSummaries(database: IndexDatabase): StepSummary[] {
   for (const { step, epoch, time } of done) Object.assign(stepOf(step), { epoch, time });
   const counts = database
     .prepare("SELECT step, kind, count(*) AS count FROM trajectories WHERE part = 0 GROUP BY step, kind")
-    .all([]) as { step: number; kind: "train" | "validation"; count: number }[];
+    .all([]) as { step: number; kind: Kind; count: number }[];
   for (const { step, kind, count } of counts) stepOf(step)[kind] = count;
   const times = database
     .prepare("SELECT step, text, value FROM points JOIN names USING (name) WHERE kind = 'train' AND text GLOB 'time/*'")
@@ -142,11 +179,11 @@ function lastValidation(database: IndexDatabase): Record<string, JsonNumber> {
   return Object.fromEntries(rows.map(({ text, value }) => [text, value as JsonNumber]));
 }
 
-/** At most this many values, evenly spaced, with the last one. */
+/** Evenly spaced values, with the last one. */
 function thinned<Value>(values: readonly Value[]): Value[] {
-  if (values.length <= chartValues) return [...values];
-  return Array.from({ length: chartValues }, (_, index) => {
-    return values[Math.round((index * (values.length - 1)) / (chartValues - 1))]!;
+  if (values.length <= maxChartValues) return [...values];
+  return Array.from({ length: maxChartValues }, (_, index) => {
+    return values[Math.round((index * (values.length - 1)) / (maxChartValues - 1))]!;
   });
 }
 

@@ -1,14 +1,24 @@
 /** Full text search. */
 import { zip } from "../../arrays.ts";
 import { UserError } from "../../errors.ts";
-import type { SearchHit, SearchQuery, SearchResults } from "../api.ts";
 import { filterCondition, searchTerms, searchWords } from "../filter/to-sql.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
 import { loadRows, toRows, whereOf } from "./episode-list.ts";
 import { type Given, required, wholeNumberOf } from "./parameters.ts";
 
+export interface SearchQuery {
+  /** Words; all must occur, in this order and next to each other if in double quotes. */
+  q: string;
+  filter?: string;
+  /** Default 50, at most 200. */
+  limit?: string;
+  offset?: string;
+}
+
+export type SearchResults = ReturnType<typeof search>;
+
 /** @throws UserError if there is nothing to search */
-export function search(database: IndexDatabase, query: Given<SearchQuery>): SearchResults {
+export function search(database: IndexDatabase, query: Given<SearchQuery>) {
   const words = required("q", query.q);
   const terms = searchTerms(words);
   if (terms === undefined) throw new UserError("a text search needs a letter or a digit");
@@ -31,7 +41,7 @@ export function search(database: IndexDatabase, query: Given<SearchQuery>): Sear
     found.flatMap(({ row }) => row ?? []),
   );
   const textOf = database.prepare("SELECT text FROM texts WHERE rowid = ?");
-  const hits = zip(rows, toRows(database, rows, matching)).map(([indexed, episode]): SearchHit => {
+  const hits = zip(rows, toRows(database, rows, matching)).map(([indexed, episode]) => {
     const { text } = textOf.get([indexed.episode]) as { text: string };
     return { episode, ...snippetOf(text, words) };
   });
@@ -42,7 +52,7 @@ export function search(database: IndexDatabase, query: Given<SearchQuery>): Sear
 const around = { before: 60, after: 120 };
 
 /** The text around the first of the words. */
-function snippetOf(text: string, words: string): Pick<SearchHit, "snippet" | "match"> {
+function snippetOf(text: string, words: string) {
   const found = searchWords(words).exec(text);
   const at = found?.index ?? 0;
   const end = at + (found?.[0].length ?? 0);
@@ -51,5 +61,8 @@ function snippetOf(text: string, words: string): Pick<SearchHit, "snippet" | "ma
   const head = start > 0 ? "..." : "";
   const tail = text.length > end + around.after ? "..." : "";
   const snippet = head + text.slice(start, end + around.after) + tail;
-  return { snippet, match: found ? [head.length + at - start, head.length + end - start] : null };
+  const match: [start: number, end: number] | null = found
+    ? [head.length + at - start, head.length + end - start]
+    : null;
+  return { snippet, match };
 }

@@ -12,20 +12,16 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { openJournal } from "../../tracking/run-folder/journal.ts";
-import type {
-  Anatomy,
-  Curves,
-  Episode,
-  EpisodeList,
-  Failures,
-  Group,
-  RunConfig,
-  RunDetail,
-  RunList,
-  SearchResults,
-  TaskHistory,
-} from "../api.ts";
 import { generateRun, generateStep } from "../generate-run.fixture.ts";
+import type { Anatomy } from "../queries/anatomy.ts";
+import type { RunConfig } from "../queries/config.ts";
+import type { Curves } from "../queries/curves.ts";
+import type { Episode } from "../queries/episode.ts";
+import type { EpisodeList } from "../queries/episode-list.ts";
+import type { Group, TaskHistory } from "../queries/groups.ts";
+import type { RunDetail } from "../queries/run.ts";
+import type { SearchResults } from "../queries/search.ts";
+import type { Answer } from "../server/routes.ts";
 import { createApp } from "./app.ts";
 import { createLive } from "./live.ts";
 import { openViewer, type Viewer } from "./viewer.ts";
@@ -90,7 +86,7 @@ const filtered = async (filter: string) => {
 
 describe("queries", () => {
   test("runs, and one run", async () => {
-    expect(await get<RunList>("/runs")).toMatchObject({
+    expect(await get<Answer<"/api/runs">>("/runs")).toMatchObject({
       single: false,
       runs: [{ id: "toy", state: "interrupted", step: 3, totalSteps: 3, model: "tiny", episodes: 48, reward: 0.03 }],
     });
@@ -112,11 +108,11 @@ describe("queries", () => {
     expect(columns).toEqual({ "reward/mean": [0.01, 0.02, 0.03], "actor/grad_norm": ["NaN", "NaN", "NaN"] });
   });
 
-  test("the configuration has origins and no secret", async () => {
+  test("the configuration has origins and no secret, also of a run that did not record their kinds", async () => {
     const { entries } = await get<RunConfig>("/runs/toy/config");
     expect(entries).toMatchObject([
-      { key: "model.name", value: "tiny", origin: "script" },
-      { key: "rllm.backend", value: "local", origin: "default" },
+      { key: "model.name", value: "tiny", origin: { kind: "unknown", text: "script" } },
+      { key: "rllm.backend", value: "local", origin: { kind: "default", text: "default" } },
       { key: "rllm.sdk.proxy.admin_token", value: "***" },
     ]);
   });
@@ -206,7 +202,7 @@ describe("queries", () => {
   });
 
   test("failures of one cause are together, with a filter that finds them", async () => {
-    const { failures, retries, terminations } = await get<Failures>("/runs/toy/failures");
+    const { failures, retries, terminations } = await get<Answer<"/api/runs/:run/failures">>("/runs/toy/failures");
     expect(failures).toMatchObject([
       { boundary: "environment", count: 3, message: "connection 302 refused", steps: [1, 3] },
     ]);
@@ -234,7 +230,7 @@ describe("queries", () => {
     const found = await get<Anatomy>("/runs/toy/anatomy?step=1");
     expect(found).toMatchObject({ origin: 1_000_000, end: 180, weights: [{ version: 1, at: 170 }] });
     expect(found.phases).toEqual([{ name: "rollout", start: 10, end: 160 }]);
-    const spans = found.lanes[0]!.spans.map(({ kind, start, end }) => `${kind} ${start}-${end}`);
+    const spans = found.rollouts[0]!.spans.map(({ kind, start, end }) => `${kind} ${start}-${end}`);
     expect(spans).toEqual([
       "queued 10-20",
       "agent 20-30",
@@ -245,9 +241,9 @@ describe("queries", () => {
       "agent 100-110",
       "grader 110-150",
     ]);
-    expect(found.lanes[0]).toMatchObject({ episode: "t1.0", ended: "done", start: 10, end: 150 });
-    expect(found.lanes[1]).toMatchObject({ rollout: 1, ended: null, end: null });
-    expect(found.lanes[0]!.spans[4]).toMatchObject({ kind: "tool", stage: "add" });
+    expect(found.rollouts[0]).toMatchObject({ episode: "t1.0", ended: "done", start: 10, end: 150 });
+    expect(found.rollouts[1]).toMatchObject({ rollout: 1, ended: null, end: null });
+    expect(found.rollouts[0]!.spans[4]).toMatchObject({ kind: "tool", stage: "add" });
     expect(found.totals).toMatchObject({ model: 45, sample_queue: 15, tool: 10 });
   });
 
@@ -286,7 +282,7 @@ describe("a run that goes on", () => {
     expect((await get<Curves>("/runs/toy/curves?names=reward/mean")).steps).toEqual([1, 2, 3]);
   });
 
-  test("a torn line waits for its end", async () => {
+  test("a line that is cut off waits for its end", async () => {
     appendFileSync(join(run, "events.jsonl"), '{"seq":14,"time":1000200,"kind":"warning","te');
     expect((await get<RunDetail>("/runs/toy")).cursor).toBe(13);
     appendFileSync(join(run, "events.jsonl"), 'xt":"late"}\n');

@@ -1,4 +1,5 @@
 /** The viewer over HTTP: the JSON API, live events, and the page's files. */
+import { createHash, timingSafeEqual } from "node:crypto";
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { extname, join } from "node:path";
 import { type Context, Hono } from "hono";
@@ -7,32 +8,25 @@ import { getCookie, setCookie } from "hono/cookie";
 import { streamSSE } from "hono/streaming";
 import { HoneError } from "../../errors.ts";
 import { parseObject } from "../../http/parse-object.ts";
-import { isJsonType } from "../../http/web-guard.ts";
+import { isJsonType, webRefusal } from "../../http/web-guard.ts";
 import { readable } from "../../system-errors.ts";
-import type { ApiError, FilterFields, RunList, RunSummary, ViewAnswer } from "../api.ts";
-import { examples, fields } from "../filter/fields.ts";
 import { FilterError } from "../filter/parse-filter.ts";
-import type { IndexDatabase } from "../index/open-database.ts";
-import { metricColumns } from "../queries/columns.ts";
 import { mediaFile } from "../queries/media.ts";
 import { wholeNumberOf } from "../queries/parameters.ts";
-import { brokenSummary, runSummary } from "../queries/run.ts";
-import { contentPolicy, refusal, tokenCookie } from "./access.ts";
 import type { Live } from "./live.ts";
-import { runRoutes } from "./routes.ts";
+import { firstAnswerMilliseconds, folderRoutes, runAnswer, runRoutes } from "./routes.ts";
 import type { OpenedRun, Viewer } from "./viewer.ts";
+
+const tokenCookie = "hone_view";
 
 export interface AppOptions {
   viewer: Viewer;
   live: Live;
   /** Null if no token is required. */
   token: string | null;
-  /** Of the page's files; it may be missing, then only the API answers. */
+  /** The folder of the page's files; it may be missing, then only the API answers. */
   page: string;
 }
-
-/** When a run is opened for the first time, it is indexed for this long before the first answer. */
-const patienceMilliseconds = 1500;
 
 export function createApp({ viewer, live, token, page }: AppOptions): Hono {
   const app = new Hono();
@@ -54,34 +48,9 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
     }
   });
 
-  app.get("/api/runs", async (context) => {
-    const names = viewer.names();
-    const answer: RunList = {
-      folder: viewer.folder,
-      single: viewer.single,
-      runs: await Promise.all(names.map((name) => summaryOf(viewer, name, patienceMilliseconds / names.length))),
-    };
-    return context.json(answer);
-  });
-
-  app.get("/api/columns", (context) => {
-    const opened = new Map<string, IndexDatabase>();
-    for (const name of viewer.names()) {
-      try {
-        opened.set(name, viewer.open(name).index.database);
-      } catch {
-        // The row of the run in the list shows why it cannot be read.
-      }
-    }
-    return context.json(metricColumns(opened, (context.req.query("names") ?? "").split(",").filter(Boolean)));
-  });
-
-  app.get("/api/fields", (context) => {
-    const list = Object.entries(fields).map(([name, { type, about, values }]) => {
-      return { name, type, about, values };
-    });
-    return context.json({ fields: list, examples: [...examples] } satisfies FilterFields);
-  });
+  for (const [path, answer] of Object.entries(folderRoutes)) {
+    app.get(path, async (context) => context.json(await answer(viewer, context.req.query())));
+  }
 
   app.get("/api/runs/:run/media/:hash", (context) => {
     const { run, hash } = context.req.param();
@@ -93,22 +62,23 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
     });
   });
 
-  for (const [path, answer] of Object.entries(runRoutes)) {
+  for (const path of Object.keys(runRoutes) as (keyof typeof runRoutes)[]) {
     app.get(path, async (context) => {
       const run = viewer.open(context.req.param("run") ?? "");
       const given = { ...context.req.query(), ...context.req.param() };
-      await run.index.refresh(patienceMilliseconds);
+      await run.index.refresh(firstAnswerMilliseconds);
       try {
-        return context.json(answer(run, given) as object);
+        return context.json(runAnswer(path, run, given) as object);
       } catch (error) {
         if (!isDatabaseError(error)) throw error;
         run.index.rebuild();
-        await run.index.refresh(patienceMilliseconds);
-        return context.json(answer(run, given) as object);
+        await run.index.refresh(firstAnswerMilliseconds);
+        return context.json(runAnswer(path, run, given) as object);
       }
     });
   }
 
+  // Server-sent events of `run`, from the journal's number `after` on: see `ServerEvents`.
   app.get("/api/events", (context) => {
     const name = context.req.query("run");
     const run: OpenedRun | undefined = name === undefined ? undefined : viewer.open(name);
@@ -127,6 +97,7 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
     );
   });
 
+  // Makes all open pages go to an address of the page. The answer is the number of open pages.
   app.post("/api/view", async (context) => {
     // A form on another web page cannot send this content type.
     if (!isJsonType(context.req.header("content-type"))) {
@@ -141,7 +112,7 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
     if (typeof url !== "string" || !/^\/(?![/\\])/.test(url)) {
       return problem(context, 400, { error: 'url must be an address of the page, e.g. "/runs/x/episodes/t12.5"' });
     }
-    return context.json({ pages: live.show(url) } satisfies ViewAnswer);
+    return context.json({ pages: live.show(url) });
   });
 
   app.all("/api/*", (context) => problem(context, 404, { error: `${context.req.path} is not a route of the API` }));
@@ -157,15 +128,13 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
   return app;
 }
 
-/** One run that cannot be read does not keep the others from the list. */
-async function summaryOf(viewer: Viewer, name: string, milliseconds: number): Promise<RunSummary> {
-  try {
-    const { index } = viewer.open(name);
-    await index.refresh(milliseconds);
-    return runSummary(index);
-  } catch (error) {
-    return brokenSummary(name, readable(error));
-  }
+export interface ApiError {
+  /** One sentence. */
+  error: string;
+  hint?: string;
+  /** For a filter: the position of the mistake, counted in UTF-16 code units from 0, and its length. */
+  at?: number;
+  length?: number;
 }
 
 const problem = (context: Context, status: 400 | 401 | 403 | 404 | 500, error: ApiError) => context.json(error, status);
@@ -176,6 +145,30 @@ const bearer = (header: string | undefined) => /^Bearer (\S+)$/i.exec(header ?? 
 
 /** The index is damaged or was deleted. */
 const isDatabaseError = (error: unknown) => /^SQLITE_/.test((error as { code?: string }).code ?? "");
+
+interface Claim {
+  host: string | undefined;
+  origin: string | undefined;
+  /** The token of a request, from its address, its cookie or its Authorization header. */
+  token: string | undefined;
+}
+
+/** Returns the status and why a request is refused, or undefined. @param token null: none is required */
+function refusal({ host, origin, token: given }: Claim, token: string | null): [401 | 403, string] | undefined {
+  // The Origin of the page's own requests is the page's own address.
+  const own = origin !== undefined && host !== undefined && [`http://${host}`, `https://${host}`].includes(origin);
+  const web = webRefusal({ host, origin: own ? undefined : origin }, { keyRequired: token !== null });
+  if (web !== undefined) return [403, web];
+  if (token === null || (given !== undefined && isSame(given, token))) return undefined;
+  return [401, "this viewer needs its token: open the address that hone view printed"];
+}
+
+const digest = (text: string) => createHash("sha256").update(text).digest();
+const isSame = (left: string, right: string) => timingSafeEqual(digest(left), digest(right));
+
+/** The page runs only its own scripts and talks only to this server. */
+const contentPolicy =
+  "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const types: Readonly<Record<string, string>> = {
   ".html": "text/html; charset=utf-8",

@@ -4,11 +4,16 @@ import { dirname, join } from "node:path";
 import { afterAll, afterEach, beforeEach, expect, test } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { openJournal } from "../../tracking/run-folder/journal.ts";
-import { openPieces } from "../../tracking/run-folder/kept-episodes.ts";
 import { readMetrics } from "../../tracking/run-folder/metrics-file.ts";
+import { openPieces } from "../../tracking/run-folder/pieces.ts";
 import { openRunFolder } from "../../tracking/run-folder/run-folder.ts";
-import type { ApiError, Curves, Episode, EpisodeList, JournalPage, RunDetail, RunList } from "../api.ts";
 import { generateRun } from "../generate-run.fixture.ts";
+import type { Curves } from "../queries/curves.ts";
+import type { Episode } from "../queries/episode.ts";
+import type { EpisodeList } from "../queries/episode-list.ts";
+import type { RunDetail } from "../queries/run.ts";
+import type { ApiError } from "../server/app.ts";
+import type { Answer } from "../server/routes.ts";
 import { openContent } from "../terminal/index-content.ts";
 import { rowText } from "../terminal/styled.ts";
 import { createApp } from "./app.ts";
@@ -85,7 +90,7 @@ test.each([
   expect([notes.length, cursor, totalSteps]).toEqual([1, 3, 3]);
   expect(problems).toMatchObject([{ file: "events.jsonl", lines: 1, first: 2 }]);
   expect(problem).toContain(`events.jsonl: line 2 is skipped: ${reason}`);
-  const { entries } = await get<JournalPage>("/runs/bad/journal");
+  const { entries } = await get<Answer<"/api/runs/:run/journal">>("/runs/bad/journal");
   expect(entries.map(({ seq }) => seq)).toEqual([1, 2, 3]);
   await get("/runs/bad/anatomy?step=1");
 });
@@ -129,7 +134,7 @@ test.each(files.flatMap((file) => Object.keys(replacements).map((what) => [file,
     rmSync(file, { recursive: true, force: true });
     replacements[what]!(file);
     const start = performance.now();
-    const list = await get<RunList>("/runs");
+    const list = await get<Answer<"/api/runs">>("/runs");
     expect(list.runs.map(({ id, episodes }) => [id, id === "good" ? episodes : 0]).sort()).toEqual([
       ["bad", 0],
       ["good", 4],
@@ -161,12 +166,12 @@ test("a line of 200 MB is skipped without being kept in memory", async () => {
   ]);
   expect(problems[1]!.reason).toBe("it has 200 MB; at most 4.2 MB are read");
   expect((await get<Curves>("/runs/bad/curves?kind=validation")).steps).toEqual([7]);
-  expect((await get<JournalPage>("/runs/bad/journal?after=3")).cursor).toBe(4);
+  expect((await get<Answer<"/api/runs/:run/journal">>("/runs/bad/journal?after=3")).cursor).toBe(4);
   expect(process.resourceUsage().maxRSS - before).toBeLessThan(150_000);
   expect(() => readMetrics(bad)).toThrow("metrics.jsonl:3: the line is too long");
 });
 
-test("a torn last line neither delays an answer nor hangs the terminal and the report", async () => {
+test("a last line that is cut off neither delays an answer nor hangs the terminal and the report", async () => {
   for (const name of ["events.jsonl", "metrics.jsonl"]) appendFileSync(join(bad, name), '{"step":3,"se');
   const start = performance.now();
   const content = await openContent(bad, "bad", "", cache);

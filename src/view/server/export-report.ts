@@ -5,10 +5,10 @@ import { HoneError, RunError, UserError } from "../../errors.ts";
 import { writeWhole } from "../../files/durable-files.ts";
 import { readable } from "../../system-errors.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
-import type { Episode, Routes } from "../api.ts";
+import type { Episode } from "../queries/episode.ts";
 import { mediaFile } from "../queries/media.ts";
 import { runSummary } from "../queries/run.ts";
-import { type Parameters, runRoutes } from "./routes.ts";
+import { runAnswer, type runRoutes, type TextParameters } from "./routes.ts";
 import { builtPage } from "./start-viewer.ts";
 import { type OpenedRun, openViewer } from "./viewer.ts";
 
@@ -38,7 +38,7 @@ export interface ExportedReport {
 }
 
 /** The most bytes of an image, and of all images, that a report contains. */
-const mostImageBytes = { each: 512 * 1024, together: 16 * 1024 * 1024 };
+const maxImageBytes = { each: 512 * 1024, together: 16 * 1024 * 1024 };
 
 /**
  * @throws UserError if the folder is not a run, or the filter cannot be read
@@ -66,14 +66,13 @@ type RunRoute = keyof typeof runRoutes;
 function collect(run: OpenedRun, { filter = "", limit }: { filter?: string | undefined; limit: number }) {
   const answers: Record<string, unknown> = {};
   const hashes = new Set<string>();
-  const ask = <R extends RunRoute>(route: R, given: Parameters = {}) =>
-    runRoutes[route](run, given) as Routes[R]["answer"];
-  const put = (route: RunRoute | "/api/runs", given: Parameters, answer: unknown) => {
+  const ask = <R extends RunRoute>(route: R, given: TextParameters = {}) => runAnswer(route, run, given);
+  const put = (route: RunRoute | "/api/runs", given: TextParameters, answer: unknown) => {
     answers[addressOf(route, { run: run.name, ...given })] = answer;
   };
-  const add = (route: RunRoute, given: Parameters = {}) => put(route, given, ask(route, given));
+  const add = (route: RunRoute, given: TextParameters = {}) => put(route, given, ask(route, given));
   /** A run of an earlier version has no journal, and a journal may be damaged. */
-  const addIfKnown = (route: RunRoute, given: Parameters) => orNone(() => add(route, given));
+  const addIfKnown = (route: RunRoute, given: TextParameters) => orNone(() => add(route, given));
 
   const { total, rows } = ask("/api/runs/:run/episodes", { filter, limit: String(limit) });
   put("/api/runs", {}, { folder: run.name, single: true, runs: [runSummary(run.index)] });
@@ -111,7 +110,7 @@ function addImages({ name, index }: OpenedRun, hashes: ReadonlySet<string>, answ
   for (const hash of hashes) {
     const file = orNone(() => mediaFile(index.folder, hash));
     const { length = Number.POSITIVE_INFINITY } = file?.bytes ?? {};
-    if (file === undefined || length > mostImageBytes.each || together + length > mostImageBytes.together) continue;
+    if (file === undefined || length > maxImageBytes.each || together + length > maxImageBytes.together) continue;
     const address = addressOf("/api/runs/:run/media/:hash", { run: name, hash });
     answers[address] = `data:${file.type};base64,${Buffer.from(file.bytes).toString("base64")}`;
     images++;
@@ -137,7 +136,7 @@ function* imageHashes({ detail }: Episode): Generator<string> {
 }
 
 /** The address of an API request, as the page writes it: path parameters filled in, query parameters sorted. */
-function addressOf(route: string, given: Parameters): string {
+function addressOf(route: string, given: TextParameters): string {
   const rest = { ...given };
   const path = route.replace(/:(\w+)/g, (_, name: string) => {
     const value = rest[name] ?? "";

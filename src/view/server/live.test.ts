@@ -2,8 +2,7 @@ import { mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { journalFile, openJournal } from "../../tracking/run-folder/journal.ts";
-import type { JournalEntry } from "../api.ts";
+import { type JournalLine, journalFile, openJournal } from "../../tracking/run-folder/journal.ts";
 import { generateRun, generateStep } from "../generate-run.fixture.ts";
 import { readJournalState } from "../index/index-journal.ts";
 import { runState } from "../queries/run.ts";
@@ -62,7 +61,7 @@ async function connect(path: string, headers: Record<string, string> = {}, from 
     close: () => reader.cancel(),
   };
 }
-const texts = ({ data }: Received) => (data as JournalEntry[]).map(({ text }) => text);
+const texts = ({ data }: Received) => (data as JournalLine[]).map(({ text }) => text);
 
 test("a page gets new lines of the journal, and goes on where it was cut", async () => {
   const page = await connect("/api/events?run=toy");

@@ -1,10 +1,10 @@
 /** Server-sent events: new entries of the journal, and addresses that open pages should show. */
 import { lstatSync } from "node:fs";
 import { join } from "node:path";
-import type { ServerEvents } from "../api.ts";
+import type { JournalLine } from "../../tracking/run-folder/journal.ts";
 import { readJournalState } from "../index/index-journal.ts";
 import { entriesFrom, type JournalPlace, offsetOf } from "../queries/journal-page.ts";
-import { runState } from "../queries/run.ts";
+import { type RunState, runState } from "../queries/run.ts";
 import type { OpenedRun, Viewer } from "./viewer.ts";
 
 /** Writes one event; resolves when the client has taken it. */
@@ -21,8 +21,8 @@ export interface Live {
 
 const tickMilliseconds = 250;
 const runsMilliseconds = 2000;
-/** Entries in one event. */
-const most = 500;
+/** The most entries in one event. */
+const maxEntries = 500;
 /** Keeps proxies and tunnels from closing a silent connection. */
 const pingMilliseconds = 15_000;
 
@@ -58,6 +58,22 @@ export function createLive(viewer: Viewer): Live {
     },
     close: () => closing.abort(),
   };
+}
+
+/**
+ * The events of `GET /api/events`. `id:` is the journal's sequence number, so a browser resumes with `Last-Event-ID`;
+ * `after` is for the first connection (default: the end of the journal). Without `run`, there is no `journal`, and `changed`
+ * is sent for each run that changes, at most every 2 s.
+ */
+export interface ServerEvents {
+  /** One or more lines of the journal, in order. The `id:` is that of the last. */
+  journal: JournalLine[];
+  /** The index has grown: lists, curves and counts have changed. */
+  changed: { run: string; step: number; episodes: number; indexing?: number; state: RunState };
+  /** A run appeared or disappeared. */
+  runs: { runs: string[] };
+  /** Asks the page to open this address; see `POST /api/view`. */
+  view: { url: string };
 }
 
 const named = <Name extends keyof ServerEvents>(event: Name, data: ServerEvents[Name], id?: number) => ({
@@ -129,7 +145,7 @@ function followJournal({ index }: OpenedRun, after: number | undefined, send: Se
     // Another journal is in its place.
     if (place.offset > state.offset) place = { seq: 0, offset: 0 };
     for (let more = true; more; ) {
-      const found = entriesFrom(index.folder, place, state.offset, most);
+      const found = entriesFrom(index.folder, place, state.offset, maxEntries);
       // From here on, the place is exact.
       place = { seq: 0, offset: found.place.offset };
       ({ more } = found);

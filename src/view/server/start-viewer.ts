@@ -5,7 +5,7 @@ import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
 import { getRequestListener } from "@hono/node-server";
 import { UserError } from "../../errors.ts";
-import { needsToken } from "./access.ts";
+import { isLoopback } from "../../http/web-guard.ts";
 import { createApp } from "./app.ts";
 import { createLive } from "./live.ts";
 import { openViewer } from "./viewer.ts";
@@ -40,7 +40,7 @@ export const builtPage = fileURLToPath(new URL("../../../dist/web", import.meta.
 /** @throws UserError if the path is not viewable, or the port is taken */
 export async function startViewer(options: ViewerOptions): Promise<RunningViewer> {
   const { path, host, port = usualPort, page = builtPage, cache } = options;
-  const token = options.token ?? (needsToken(host) ? randomBytes(16).toString("hex") : null);
+  const token = options.token ?? (isLoopback(host) ? null : randomBytes(16).toString("hex"));
   const viewer = openViewer(path, cache);
   const live = createLive(viewer);
   const app = createApp({ viewer, live, token, page });

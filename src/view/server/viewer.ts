@@ -2,8 +2,8 @@
 import { type Dirent, existsSync, lstatSync, readdirSync, realpathSync, type Stats, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { UserError } from "../../errors.ts";
-import { openPieces, type Pieces } from "../../tracking/run-folder/kept-episodes.ts";
-import { newestRun } from "../../tracking/run-folder/newest-run.ts";
+import { openPieces, type Pieces } from "../../tracking/run-folder/pieces.ts";
+import { newestRun } from "../../tracking/run-folder/run-folder.ts";
 import { defaultCache, removeUnused } from "../index/open-database.ts";
 import { openRunIndex, type RunIndex } from "../index/run-index.ts";
 

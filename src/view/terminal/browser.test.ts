@@ -4,9 +4,7 @@ import { afterAll, describe, expect, it } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { journalFile } from "../../tracking/run-folder/journal.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
-import type { KeptEpisode } from "../../tracking/run-folder/kept-episodes.ts";
-import { tokenAdvantages } from "../../tracking/run-folder/kept-episodes.ts";
-import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
+import { readEpisode, tokenAdvantages } from "../../tracking/run-folder/read-episode.ts";
 import { sampleEpisode, sampleStep, sampleTrajectory } from "../../trajectories/sample-episodes.fixture.ts";
 import { type BrowserContent, type BrowserState, draw, openState, press } from "./browser.ts";
 import { openContent } from "./index-content.ts";
@@ -147,7 +145,7 @@ it("shows terminal escapes of models and clients as dots, in the list and in the
   const hostile = "\x1b]0;owned\x07\u202e\x9b2J";
   const step = sampleStep([1], [4], { text: hostile, messages: [{ role: "user", content: hostile }] });
   const made = sampleEpisode(`t${hostile}`, { trajectories: [sampleTrajectory({ steps: [step], reward: 1 })] });
-  const episode = readEpisode(toJson(made)) as KeptEpisode;
+  const episode = readEpisode(toJson(made));
   const row = { ...content.episodes(content.files[0]!)[0]!, id: made.id, preview: hostile };
   for (const pieces of [undefined, () => [hostile]]) {
     const known: BrowserContent = { ...content, episodes: () => [row], read: () => episode, pieces };

@@ -1,8 +1,8 @@
 /** Three screens (steps, episodes of a step, one episode) and the keys that lead from one to another. Pure functions. */
-
 import { own } from "../../own.ts";
-import type { KeptEpisode, Pieces } from "../../tracking/run-folder/kept-episodes.ts";
-import type { EpisodeRow } from "../api.ts";
+import type { Pieces } from "../../tracking/run-folder/pieces.ts";
+import type { StoredEpisode } from "../../tracking/run-folder/read-episode.ts";
+import type { EpisodeRow } from "../queries/episode-list.ts";
 import { bold, dim, type Row, span } from "./styled.ts";
 import { episodeHead, episodeRow, type StepFile } from "./tables.ts";
 import { type Coloring, colorings, legend, transcript } from "./transcript.ts";
@@ -15,7 +15,7 @@ export interface BrowserContent {
   times: (file: StepFile) => Row[];
   /** In the order of the file. */
   episodes: (file: StepFile) => readonly EpisodeRow[];
-  read: (row: EpisodeRow) => KeptEpisode;
+  read: (row: EpisodeRow) => StoredEpisode;
   pieces: Pieces | undefined;
 }
 

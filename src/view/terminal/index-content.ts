@@ -1,5 +1,5 @@
 /** What the terminal shows, from the same index and filter as the page. */
-import { openPieces } from "../../tracking/run-folder/kept-episodes.ts";
+import { openPieces } from "../../tracking/run-folder/pieces.ts";
 import { filterCondition } from "../filter/to-sql.ts";
 import { defaultCache } from "../index/open-database.ts";
 import { openRunIndex } from "../index/run-index.ts";

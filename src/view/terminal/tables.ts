@@ -1,10 +1,10 @@
 /** A run, its steps and the episodes of a step, one row each. */
-
 import { chart } from "../../tracking/console/text-plots.ts";
-import type { Anatomy, EpisodeRow } from "../api.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
 import { describeProblems, readProblems } from "../index/problems.ts";
+import type { Anatomy } from "../queries/anatomy.ts";
 import { curves, oneCurve } from "../queries/curves.ts";
+import type { EpisodeRow } from "../queries/episode-list.ts";
 import { bold, dim, type Row, span, wrap } from "./styled.ts";
 
 /** The episodes of a training step, or of the validation after it. */
@@ -59,7 +59,7 @@ export function fileRows(database: IndexDatabase): (file: StepFile) => Row {
 }
 
 /** What the rollouts of a step waited for, and the slowest of them. */
-export function timeRows({ totals, slowest, lanes }: Anatomy): Row[] {
+export function timeRows({ totals, slowest, rollouts }: Anatomy): Row[] {
   const spent = Object.entries(totals)
     .filter(([, time]) => time > 0)
     .sort(([, left], [, right]) => right - left);
@@ -67,8 +67,8 @@ export function timeRows({ totals, slowest, lanes }: Anatomy): Row[] {
   if (sum === 0) return [];
   const named = (kind: string) => (kind === "agent" ? "agent's own code" : kind.replaceAll("_", " "));
   const shares = spent.map(([kind, time]) => `${named(kind)} ${((100 * time) / sum).toFixed(0)}%`);
-  const slow = slowest.map(({ lane, milliseconds, mostly }) => {
-    const { task, rollout } = lanes[lane]!;
+  const slow = slowest.map(({ rollout: index, milliseconds, mostly }) => {
+    const { task, rollout } = rollouts[index]!;
     return `${task}:${rollout} ${(milliseconds / 1000).toFixed(1)} s, mostly ${named(mostly)}`;
   });
   return [[span(`time: ${shares.join(", ")}`, dim)], [span(`slowest: ${slow.join("; ")}`, dim)]];

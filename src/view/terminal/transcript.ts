@@ -4,12 +4,8 @@ import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
 import { own } from "../../own.ts";
 import { mean } from "../../statistics.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
-import {
-  type KeptEpisode,
-  type KeptTrajectory,
-  type Pieces,
-  tokenAdvantages,
-} from "../../tracking/run-folder/kept-episodes.ts";
+import type { Pieces } from "../../tracking/run-folder/pieces.ts";
+import { type StoredEpisode, type StoredTrajectory, tokenAdvantages } from "../../tracking/run-folder/read-episode.ts";
 import type { Step } from "../../trajectories/types.ts";
 import { bold, dim, type Row, span, wrap } from "./styled.ts";
 
@@ -26,7 +22,7 @@ export interface TranscriptOptions {
   pieces: Pieces | undefined;
 }
 
-export function transcript(episode: KeptEpisode, options: TranscriptOptions): Row[] {
+export function transcript(episode: StoredEpisode, options: TranscriptOptions): Row[] {
   const { id, termination, correct, seconds, retries, failure, explanation, row } = episode;
   const rows: Row[] = [];
   const add = (...spans: Row) => rows.push(...wrap(spans, options.width));
@@ -44,7 +40,7 @@ export function transcript(episode: KeptEpisode, options: TranscriptOptions): Ro
   return [...rows, ...episode.trajectories.flatMap((trajectory) => trajectoryRows(trajectory, options))];
 }
 
-function trajectoryRows(trajectory: KeptTrajectory, options: TranscriptOptions): Row[] {
+function trajectoryRows(trajectory: StoredTrajectory, options: TranscriptOptions): Row[] {
   const { name, instance, reward, scores = {}, advantage, steps } = trajectory;
   const parts = Object.entries(scores).map(([part, score]) => `${part} ${score}`);
   const sum = parts.length > 0 ? ` (${parts.join(", ")})` : "";

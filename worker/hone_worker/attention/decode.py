@@ -1,7 +1,7 @@
 """Attention of the sampler: prompts are read once, and new tokens attend to their prompt and their sample.
 
-A lane is a set of rows with two rectangular caches: one with a row per prompt, shared by all samples of the
-prompt, and one with a row per sample. All rows of a lane write the same column at the same step; a row that
+A bucket is a set of rows with two rectangular caches: one with a row per prompt, shared by all samples of the
+prompt, and one with a row per sample. All rows of a bucket write the same column at the same step; a row that
 joins late ignores the columns before its first. So joining, leaving and writing never move the data of other
 rows.
 """
@@ -102,7 +102,7 @@ class Prefill(AttentionContext):
         return torch.cat(out, 2)
 
 
-class Lane:
+class Bucket:
     """Rows that are decoded together: row `r` belongs to prompt `owners[r]` and has tokens from column
     `starts[r]` on. `prompts` is the block of a Prefill, or an empty one."""
 
@@ -270,18 +270,18 @@ def _fill_gaps(count: int, gone: Sequence[int]) -> tuple[list[tuple[int, int]], 
 
 
 class Decode(AttentionContext):
-    """One token of every row of the lanes, in the lanes' order."""
+    """One token of every row of the buckets, in the buckets' order."""
 
-    def __init__(self, lanes: Sequence[Lane]):
-        self._lanes = list(lanes)
+    def __init__(self, buckets: Sequence[Bucket]):
+        self._buckets = list(buckets)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
-        if len(self._lanes) == 1:
-            return self._lanes[0].attend(layer, query, key, value, spec).to(query.dtype)
+        if len(self._buckets) == 1:
+            return self._buckets[0].attend(layer, query, key, value, spec).to(query.dtype)
         out = query.new_empty(*query.shape[:2], value.shape[-1])
         begin = 0
-        for lane in self._lanes:
-            rows = slice(begin, begin + lane.rows)
-            out[rows] = lane.attend(layer, query[rows], key[rows], value[rows], spec)
+        for bucket in self._buckets:
+            rows = slice(begin, begin + bucket.rows)
+            out[rows] = bucket.attend(layer, query[rows], key[rows], value[rows], spec)
             begin = rows.stop
         return out

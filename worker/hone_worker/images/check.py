@@ -10,8 +10,7 @@ from PIL import Image as Pillow
 from torch import Tensor, nn
 
 from .pictures import Pictures, Picture
-from .processor import ImageProcessor
-from .vision import Vision
+from .vision import Vision, vision_of
 
 
 class Probe:
@@ -41,8 +40,7 @@ def hidden_states(base: nn.Module, **inputs: Tensor) -> tuple[Tensor, ...]:
 
 def open_vision(base: nn.Module, model_folder: Path, folder: Path, most_pixels: int) -> tuple[Vision, Probe]:
     """Opens the vision part of a model. Raises an error with the reason if it cannot be used."""
-    tile = getattr(base, "image_seq_len", None)
-    vision = Vision(base, ImageProcessor(model_folder, folder, base.config, tile))
+    vision = vision_of(base, model_folder, folder)
     probe = Probe(base, vision)
     vision.most_pixels = most_pixels
     return vision, probe

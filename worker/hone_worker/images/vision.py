@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from threading import Event
 
 import numpy as np
@@ -17,6 +18,13 @@ from .store import Recent
 _CACHE_BYTES = 1 << 28
 # Values of the vision tower's inputs that are computed together, which bounds its memory.
 _BATCH_VALUES = 1 << 22
+
+
+def vision_of(base: nn.Module, folder: Path, processor: Path | None = None) -> "Vision":
+    """`base`: the model without its output layer. `processor`: the folder of the image processor, if it is not the model's
+    own. Raises UserMistake if the processor cannot be used."""
+    tile = getattr(base, "image_seq_len", None)
+    return Vision(base, ImageProcessor(folder, processor or folder, base.config, tile))
 
 
 class Vision:

@@ -1,5 +1,6 @@
 """A language model: token ids -> hidden states -> logits, packed or padded."""
 
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.context import AttentionContext, use
+from ..attention.flex import FlexTree
+from ..attention.tree import Tree
 from ..errors import UnusableImage, UserMistake, first_line
 from ..images.older_transformers import FAMILIES
 from ..images.pictures import Piece, place
@@ -36,10 +39,12 @@ class LanguageModel(PlainModel):
         """The language part, whose attention can be packed."""
         self.vision, probe, self.images_reason = self._open_vision()
         plain_attention = self.decoder.config._attn_implementation
-        self.attention_reason = self._try_packed()
+        self.attention_reason = self._try_packed(Tree)
         self.attention = "padded" if self.attention_reason else "packed"
         if self.attention_reason:
             self.decoder.set_attn_implementation(plain_attention)
+        self.tree = self._choose_tree()
+        """Computes attention over packed rows in training."""
         self.plain_head = head_is_plain(self)
         if probe is not None and (reason := why_images_differ(self, probe)):
             self.vision, self.images_reason = None, self._unsupported(reason)
@@ -126,11 +131,21 @@ class LanguageModel(PlainModel):
             return cause
         return f"images for models of type {kind} are not supported; supported are {', '.join(FAMILIES)} ({cause})"
 
+    def _choose_tree(self) -> type[Tree | FlexTree]:
+        """FlexAttention on CUDA, if it gives the same results there."""
+        if self.attention == "padded" or self.device.type != "cuda":
+            return Tree
+        reason = self._try_packed(FlexTree)
+        if reason is None:
+            return FlexTree
+        print(f"attention by tiles, which need more memory for long rows: {reason}", file=sys.stderr, flush=True)
+        return Tree
+
     @torch.no_grad()
-    def _try_packed(self) -> str | None:
+    def _try_packed(self, tree: type[Tree | FlexTree]) -> str | None:
         """Switches to packed rows and checks them. Returns the reason if they are not possible."""
         try:
-            return why_not_packed(self)
+            return why_not_packed(self, tree)
         except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way
             return f"{type(error).__name__}: {first_line(error)}"
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,21 @@ def find_source(
         output_layer,
         find_processor(processor, cache) if processor else None,
         most_pixels,
+    )
+
+
+def source_of(load: dict[str, Any], model: str | None = None, device: str | None = None) -> ModelSource:
+    """What a `load` message names. `model` and `device` replace its own."""
+    return find_source(
+        model or load["model"],
+        load.get("name", load["model"]),
+        cache_dir=Path(load["cache_dir"]),
+        device=device or load.get("device", "auto"),
+        dtype=load.get("dtype", "auto"),
+        gradient_checkpointing=load.get("gradient_checkpointing", False),
+        output_layer=load.get("head") is None,
+        processor=load.get("processor"),
+        most_pixels=load.get("max_image_pixels") or ModelSource.most_pixels,
     )
 
 

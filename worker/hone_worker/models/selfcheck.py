@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..attention.context import NAME, AttentionContext, AttentionSpec, use
+from ..attention.flex import FlexTree
 from ..attention.tree import Family, Span, Tree
 from ..errors import UserMistake, first_line
 from ..images.pictures import Piece
@@ -27,7 +28,7 @@ def causal_row(length: int, device: torch.device) -> Tree:
     return Tree([Family(Span(0, length), ())], torch.arange(length, device=device))
 
 
-def why_not_packed(model) -> str | None:
+def why_not_packed(model, tree: type[Tree | FlexTree] = Tree) -> str | None:
     """Switches the model (a LanguageModel) to packed rows. Returns the reason if that is not possible."""
     generator = torch.Generator().manual_seed(0)
     sequences = [
@@ -43,7 +44,7 @@ def why_not_packed(model) -> str | None:
     positions = torch.cat([torch.arange(11), torch.arange(5, 8), torch.arange(9)]).to(model.device)
     families = [Family(Span(0, 5), (Span(5, 6), Span(11, 3))), Family(Span(14, 9), ())]
     model.decoder.set_attn_implementation(NAME)
-    watch = _Watch(Tree(families, positions))
+    watch = _Watch(tree(families, positions))
     packed = model.hidden(watch, ids, positions) if model.decoder.config._attn_implementation == NAME else None
     if not watch.windows:
         return f"{type(model.module).__name__} does not call transformers' attention registry"

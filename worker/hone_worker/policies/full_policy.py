@@ -76,9 +76,7 @@ class FullPolicy(TrainedPolicy):
             if weight.ndim == 2:
                 add(master[Probe.rows].clone(), weight[Probe.rows].float())
 
-    def export(self, directory: Path, form: str) -> None:
-        if form == "adapter":
-            raise UserMistake("a policy with full weights has no adapter", "export it as merged")
+    def write_export(self, directory: Path, form: str) -> None:
         export_merged(self.model, {}, directory)
 
     def weights(self) -> dict[str, Tensor]:

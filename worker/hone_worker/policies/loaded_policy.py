@@ -28,10 +28,6 @@ class LoadedPolicy(Policy):
     def require_trainable(self) -> None:
         raise UserMistake("this policy only samples", "train the learner that publishes its weights")
 
-    def publish(self) -> int:
-        self.require_trainable()
-        return 0
-
     @torch.no_grad()
     def load_published(self, directory: Path, version: int) -> None:
         """Replaces all weights by those of an exported Hugging Face folder."""
@@ -40,7 +36,5 @@ class LoadedPolicy(Policy):
             weight.copy_(published[name])
         self.version = version
 
-    def export(self, directory: Path, form: str) -> None:
-        if form != "merged":
-            raise UserMistake("a policy without LoRA has no adapter", "export it as merged")
+    def write_export(self, directory: Path, form: str) -> None:
         export_merged(self.model, {}, directory)

@@ -67,7 +67,7 @@ class LoraPolicy(TrainedPolicy):
         super().mark_published()
         self._kept = None
 
-    def export(self, directory: Path, form: str) -> None:
+    def write_export(self, directory: Path, form: str) -> None:
         if form == "adapter":
             members = [member for overlay in self.overlays for member in overlay.group.members]
             export_adapter(self.model, self.adapter, members, self.named(self.parameters), directory)

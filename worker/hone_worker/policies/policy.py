@@ -3,9 +3,8 @@
 Sampling uses the published weights, training the current ones. They are equal until an optimizer step, and
 again after the next publish."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from math import isfinite
 from pathlib import Path
@@ -17,6 +16,7 @@ from ..errors import UserMistake
 from ..models.model import LanguageModel
 from .adamw import AdamSettings, AdamW
 from .export import export_merged
+from .interface import PolicyInterface, StepTaken
 from .rounding import Probe
 from .state_files import StateFacts, read_adapter, read_state, write_state
 from .value_head import ValueHead
@@ -25,24 +25,25 @@ from .value_head import ValueHead
 _numbers = count()
 
 
-class Policy(ABC):
+class Policy(PolicyInterface):
     """`model` is the LanguageModel that the weights belong to."""
 
     trains_head = False
     """Whether the output layer gets gradients."""
 
     value_head: ValueHead | None = None
-    """Makes the policy a critic, which computes values, does not sample and cannot be exported."""
+    """Makes the policy a critic."""
 
     can_sample = True
     """Whether the published weights are available now. If not, a publish makes them available."""
 
-    trainable_parameters = 0
-
     def __init__(self, model: LanguageModel, adapter: dict):
+        super().__init__(adapter)
         self.model = model
-        self.adapter = adapter
-        self.version = 0
+
+    @property
+    def is_critic(self) -> bool:
+        return self.value_head is not None
 
     @abstractmethod
     def use_published(self) -> LanguageModel:
@@ -52,26 +53,6 @@ class Policy(ABC):
     def use_current(self) -> LanguageModel:
         """The model, with the current weights until another policy uses it."""
 
-    @abstractmethod
-    def require_trainable(self) -> None:
-        """Raises UserMistake for a policy that is never trained."""
-
-    def require_language_model(self) -> None:
-        """Raises UserMistake for a critic."""
-        if self.value_head is not None:
-            raise UserMistake(
-                "a policy with a value head cannot sample or be exported",
-                "use a policy without a value head",
-            )
-
-    @abstractmethod
-    def publish(self) -> int:
-        """Makes sampling use the current weights. Returns the new version."""
-
-    @abstractmethod
-    def export(self, directory: Path, form: str) -> None:
-        """Writes the current weights: `adapter`: PEFT's files; `merged`: a Hugging Face folder."""
-
     def load_published(self, directory: Path, version: int) -> None:
         """Samples from now on from a folder that another learner published, as this version."""
         raise UserMistake("this policy cannot load published weights", "create it with lora or loaded")
@@ -79,9 +60,6 @@ class Policy(ABC):
     def weights(self) -> dict[str, Tensor]:
         """All current weights by their names in the model's files, always in the same order."""
         raise UserMistake("only a policy with full weights broadcasts them", "export it instead")
-
-    def close(self) -> None:
-        """Frees what the policy holds."""
 
 
 def trains_vision(model: LanguageModel, adapter: dict) -> bool:
@@ -105,26 +83,8 @@ class BasePolicy(Policy):
 
     use_current = use_published
 
-    def require_trainable(self) -> None:
-        raise UserMistake("the base model has nothing to train", "create a policy with lora or full")
-
-    def publish(self) -> int:
-        self.require_trainable()
-        return 0
-
-    def export(self, directory: Path, form: str) -> None:
-        if form != "merged":
-            raise UserMistake("the base model has no adapter to export", "export it as merged")
+    def write_export(self, directory: Path, form: str) -> None:
         export_merged(self.model, {}, directory)
-
-
-@dataclass(frozen=True)
-class StepTaken:
-    """`grad_norm` is the norm before clipping; `lost_to_rounding` is Probe.lost(), None if it was not measured."""
-
-    grad_norm: float
-    applied: bool
-    lost_to_rounding: float | None
 
 
 class TrainedPolicy(Policy):
@@ -181,15 +141,10 @@ class TrainedPolicy(Policy):
         self.published_revision = self.revision
 
     def publish(self) -> int:
-        self.version += 1
         self.mark_published()
-        return self.version
-
-    def require_trainable(self) -> None:
-        pass
+        return super().publish()
 
     def zero_grad(self) -> None:
-        """Drops accumulated gradients."""
         for parameter in self.parameters:
             parameter.grad.zero_()
         self._has_gradient = False
@@ -220,7 +175,6 @@ class TrainedPolicy(Policy):
 
     @torch.no_grad()
     def optim_step(self, settings: AdamSettings) -> StepTaken:
-        """Applies and clears the gradient. A gradient that is not finite is dropped."""
         norm = self.optimizer.gradient_norm()
         probe = Probe()
         rounds = self.model.dtype != torch.float32
@@ -237,25 +191,22 @@ class TrainedPolicy(Policy):
         return StepTaken(norm, isfinite(norm), probe.lost())
 
     def save_state(self, directory: Path, optimizer: bool = True) -> None:
-        """Writes current weights, optimizer and version into a new folder. Without `optimizer`, the state has
-        an optimizer that has made no step."""
         keeps = optimizer and self.optimizer.begun
         facts = StateFacts(
             self.adapter,
             self.version,
             self.optimizer.steps if optimizer else 0,
             self.model.source.name,
-            self.value_head is not None,
+            self.is_critic,
         )
         write_state(directory, facts, self.named(self.parameters), self._moments() if keeps else None)
 
     @torch.no_grad()
     def load_state(self, directory: Path, optimizer: bool) -> None:
-        """Loads a saved state, or an exported adapter, as published weights. Without `optimizer` the
-        optimizer restarts. An error changes nothing."""
+        """Also loads an exported adapter."""
         targets = self.named(self.parameters)
         shapes = {name: target.shape for name, target in targets.items()}
-        state = read_state(directory, self.adapter, self.value_head is not None, shapes, optimizer)
+        state = read_state(directory, self.adapter, self.is_critic, shapes, optimizer)
         self._replace(targets, state.weights, state.version)
         if state.moments is not None:
             self.optimizer.begin()

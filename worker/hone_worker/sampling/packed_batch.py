@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..attention.cache import Block
-from ..attention.decode import Decode, Lane, Prefill, cache_dtype
+from ..attention.decode import Bucket, Decode, Prefill, cache_dtype
 from ..images.pictures import Pictures, Piece
 from ..memory import available_bytes
 from ..policies.policy import Policy
@@ -23,13 +23,13 @@ _CACHE_SHARE = 0.7
 
 @dataclass(eq=False)
 class _Prompt:
-    """A prompt with its keys and values: in row `place` of a prefilled `block`, or in a crew."""
+    """A prompt with its keys and values: in row `place` of a prefilled `block`, or in a sub-batch."""
 
     tokens: list[int]
     pictures: Pictures
     scored: bool
     block: Block | None = None
-    crew: "_Crew | None" = None
+    sub_batch: "_SubBatch | None" = None
     place: int = 0
     hidden: Tensor | None = None
     logprobs: np.ndarray | None = None
@@ -38,29 +38,29 @@ class _Prompt:
 
 
 @dataclass(eq=False)
-class _Crew:
-    """A lane with its rows and prompts, in the lane's order."""
+class _SubBatch:
+    """A bucket with its rows and prompts, in the bucket's order."""
 
-    lane: Lane
+    bucket: Bucket
     rows: list[Row] = field(default_factory=list)
     prompts: list[_Prompt] = field(default_factory=list)
 
     def takes(self, length: int, rows: int, slack: int) -> bool:
-        """Whether the rectangles stay well filled with another prompt. Each lane has a fixed cost per layer,
+        """Whether the rectangles stay well filled with another prompt. Each bucket has a fixed cost per layer,
         equal to that of `slack` masked places."""
-        lane = self.lane
-        turns = max([rows, *Counter(lane.owners).values()])
-        column = lane.column
-        prompts = (len(self.prompts) + 1) * turns * max([length, *lane.lengths])
-        reserved = prompts + (lane.rows + rows) * column
-        used = sum(lane.lengths[owner] + column - start for owner, start in zip(lane.owners, lane.starts))
+        bucket = self.bucket
+        turns = max([rows, *Counter(bucket.owners).values()])
+        column = bucket.column
+        prompts = (len(self.prompts) + 1) * turns * max([length, *bucket.lengths])
+        reserved = prompts + (bucket.rows + rows) * column
+        used = sum(bucket.lengths[owner] + column - start for owner, start in zip(bucket.owners, bucket.starts))
         return reserved <= 1.25 * (used + rows * length) + slack
 
-    def seat(self, prompt: _Prompt, rows: list[Row]) -> None:
+    def add(self, prompt: _Prompt, rows: list[Row]) -> None:
         owner = self.prompts.index(prompt)
-        if owner == len(self.lane.lengths):
-            self.lane.add_prompt(len(prompt.tokens))
-        self.lane.add_rows([owner] * len(rows))
+        if owner == len(self.bucket.lengths):
+            self.bucket.add_prompt(len(prompt.tokens))
+        self.bucket.add_rows([owner] * len(rows))
         self.rows += rows
 
 
@@ -69,7 +69,7 @@ class PackedBatch:
 
     # The tokens of one forward that reads prompts, which bounds its memory.
     prefill_tokens = 2048
-    # Masked places that cost as much as another lane.
+    # Masked places that cost as much as another bucket.
     slack = 2048
 
     def __init__(self, policy: Policy, counters: Counter[str]):
@@ -80,7 +80,7 @@ class PackedBatch:
         self._dtype = cache_dtype(self._device, policy.model.dtype)
         if self._device.type != "cpu":
             self.prefill_tokens, self.slack = 16384, 65536
-        self._crews: list[_Crew] = []
+        self._sub_batches: list[_SubBatch] = []
         self._fresh: list[tuple[Row, _Prompt]] = []
         # By version of the weights, tokens, images, and whether the prompt's own tokens are scored.
         self._known: dict[tuple, _Prompt] = {}
@@ -88,11 +88,11 @@ class PackedBatch:
 
     @property
     def rows(self) -> list[Row]:
-        return self._seated + [row for row, _ in self._fresh]
+        return self._running + [row for row, _ in self._fresh]
 
     @property
-    def _seated(self) -> list[Row]:
-        return [row for crew in self._crews for row in crew.rows]
+    def _running(self) -> list[Row]:
+        return [row for sub_batch in self._sub_batches for row in sub_batch.rows]
 
     def admit(self, waiting: deque[Row], room: int) -> None:
         """Takes at most `room` rows, and no more new prompts than one forward reads."""
@@ -103,7 +103,7 @@ class PackedBatch:
             row = waiting[0]
             context = row.context
             need = len(context) + row.request.max_tokens - len(row.tokens)
-            if free is not None and need > free and (self._crews or self._fresh):
+            if free is not None and need > free and (self._sub_batches or self._fresh):
                 break
             scored = row.lacks_prompt_logprobs
             pictures = row.request.pictures
@@ -136,30 +136,30 @@ class PackedBatch:
         """One forward of the rows that have tokens; a new row's hidden state is its prompt's last."""
         parts = []
         self._policy.use_published()
-        if self._crews:
-            for crew in self._crews:
-                ends = [start + row.request.max_tokens for start, row in zip(crew.lane.starts, crew.rows)]
-                crew.lane.begin_step(max(ends))
-            rows = self._seated
+        if self._sub_batches:
+            for sub_batch in self._sub_batches:
+                ends = [start + row.request.max_tokens for start, row in zip(sub_batch.bucket.starts, sub_batch.rows)]
+                sub_batch.bucket.begin_step(max(ends))
+            rows = self._running
             ids = torch.tensor([row.tokens[-1] for row in rows], device=self._device)
             positions = [len(row.request.prompt) + len(row.tokens) - 1 + row.shift for row in rows]
-            context = Decode([crew.lane for crew in self._crews])
+            context = Decode([sub_batch.bucket for sub_batch in self._sub_batches])
             parts.append(self._model.hidden(context, ids, torch.tensor(positions, device=self._device)))
         if self._fresh:
             parts.append(torch.stack([prompt.hidden for _, prompt in self._fresh]))
         return self._model.logits(torch.cat(parts))
 
     def remove(self, gone: list[int]) -> None:
-        """Drops rows, and assigns the remaining new rows to lanes."""
+        """Drops rows, and assigns the remaining new rows to buckets."""
         leaving = set(gone)
         begin = 0
-        for crew in self._crews:
-            here = [row for row in range(len(crew.rows)) if begin + row in leaving]
-            begin += len(crew.rows)
+        for sub_batch in self._sub_batches:
+            here = [row for row in range(len(sub_batch.rows)) if begin + row in leaving]
+            begin += len(sub_batch.rows)
             for row in here:
-                crew.prompts[crew.lane.owners[row]].users -= 1
+                sub_batch.prompts[sub_batch.bucket.owners[row]].users -= 1
             if here:
-                _move(crew.rows, crew.lane.remove(here), len(crew.rows) - len(here))
+                _move(sub_batch.rows, sub_batch.bucket.remove(here), len(sub_batch.rows) - len(here))
         staying = []
         for place, (row, prompt) in enumerate(self._fresh, begin):
             if place in leaving:
@@ -219,43 +219,43 @@ class PackedBatch:
             prompt.logprobs = with_nan_first(scores)
 
     def _settle(self, fresh: list[tuple[Row, _Prompt]]) -> None:
-        """Seats new rows: with their prompt, in the first lane that stays well filled, or in a new lane."""
+        """Assigns new rows: with their prompt, in the first bucket that stays well filled, or in a new bucket."""
         by_prompt: dict[_Prompt, list[Row]] = {}
         for row, prompt in fresh:
             by_prompt.setdefault(prompt, []).append(row)
-        arrivals: dict[_Crew, list[_Prompt]] = {}
+        arrivals: dict[_SubBatch, list[_Prompt]] = {}
         for prompt in sorted(by_prompt, key=lambda prompt: -len(prompt.tokens)):
             rows = by_prompt[prompt]
-            if prompt.crew is None:
-                crew = self._crew_for(len(prompt.tokens), len(rows))
-                arrivals.setdefault(crew, []).append(prompt)
-                crew.prompts.append(prompt)
-                prompt.crew = crew
-            prompt.crew.seat(prompt, rows)
-        for crew, prompts in arrivals.items():
+            if prompt.sub_batch is None:
+                sub_batch = self._sub_batch_for(len(prompt.tokens), len(rows))
+                arrivals.setdefault(sub_batch, []).append(prompt)
+                sub_batch.prompts.append(prompt)
+                prompt.sub_batch = sub_batch
+            prompt.sub_batch.add(prompt, rows)
+        for sub_batch, prompts in arrivals.items():
             # All new prompts were read together, so they share a block.
             picks = [prompt.place for prompt in prompts]
-            crew.lane.prompts.append(prompts[0].block, picks, max(len(prompt.tokens) for prompt in prompts))
+            sub_batch.bucket.prompts.append(prompts[0].block, picks, max(len(prompt.tokens) for prompt in prompts))
             for prompt in prompts:
                 prompt.block = None
 
-    def _crew_for(self, length: int, rows: int) -> _Crew:
-        for crew in self._crews:
-            if crew.takes(length, rows, self.slack):
-                return crew
-        self._crews.append(_Crew(Lane(Block(self._dtype, self._device), [])))
-        return self._crews[-1]
+    def _sub_batch_for(self, length: int, rows: int) -> _SubBatch:
+        for sub_batch in self._sub_batches:
+            if sub_batch.takes(length, rows, self.slack):
+                return sub_batch
+        self._sub_batches.append(_SubBatch(Bucket(Block(self._dtype, self._device), [])))
+        return self._sub_batches[-1]
 
     def _forget_prompts(self) -> None:
-        for crew in self._crews:
-            gone = [place for place, prompt in enumerate(crew.prompts) if prompt.users == 0]
-            if gone and crew.rows:
-                moves = crew.lane.remove_prompts(gone)
-                _move(crew.prompts, moves, len(crew.prompts) - len(gone))
-            if not crew.rows:
-                for prompt in crew.prompts:
-                    prompt.crew = None  # frees the caches now, not at the next garbage collection
-        self._crews = [crew for crew in self._crews if crew.rows]
+        for sub_batch in self._sub_batches:
+            gone = [place for place, prompt in enumerate(sub_batch.prompts) if prompt.users == 0]
+            if gone and sub_batch.rows:
+                moves = sub_batch.bucket.remove_prompts(gone)
+                _move(sub_batch.prompts, moves, len(sub_batch.prompts) - len(gone))
+            if not sub_batch.rows:
+                for prompt in sub_batch.prompts:
+                    prompt.sub_batch = None  # frees the caches now, not at the next garbage collection
+        self._sub_batches = [sub_batch for sub_batch in self._sub_batches if sub_batch.rows]
         self._known = {key: prompt for key, prompt in self._known.items() if prompt.users > 0}
 
     def _free_tokens(self) -> float | None:

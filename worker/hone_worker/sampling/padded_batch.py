@@ -19,21 +19,21 @@ _CACHE_NAMES = ("past_key_values", "cache_params", "state")
 _PREFILL_TOKENS = 2048
 
 
-class _Cohort:
-    """Rows that run in step. Ended rows keep their seats until half are left; those are then read again."""
+class _SubBatch:
+    """Rows that run in step. Ended rows keep their slots until half are left; those are then read again."""
 
     def __init__(self, rows: list[Row]):
-        self.seats: list[Row | None] = list(rows)
+        self.slots: list[Row | None] = list(rows)
         self.cache: dict[str, Any] = {}
 
     @property
     def rows(self) -> list[Row]:
-        return [row for row in self.seats if row is not None]
+        return [row for row in self.slots if row is not None]
 
     def leave(self, gone: set[Row]) -> None:
-        self.seats = [None if row in gone else row for row in self.seats]
-        if 2 * len(self.rows) <= len(self.seats):
-            self.seats = list(self.rows)
+        self.slots = [None if row in gone else row for row in self.slots]
+        if 2 * len(self.rows) <= len(self.slots):
+            self.slots = list(self.rows)
             self.cache = {}
 
 
@@ -44,13 +44,13 @@ class PaddedBatch:
         self._model = policy.model
         self._policy = policy
         self._counters = counters
-        self._cohorts: list[_Cohort] = []
+        self._sub_batches: list[_SubBatch] = []
         accepted = inspect.signature(self._model.module.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
 
     @property
     def rows(self) -> list[Row]:
-        return [row for cohort in self._cohorts for row in cohort.rows]
+        return [row for sub_batch in self._sub_batches for row in sub_batch.rows]
 
     def admit(self, waiting: deque[Row], room: int) -> None:
         by_length: dict[int, list[Row]] = {}
@@ -60,7 +60,7 @@ class PaddedBatch:
         self._policy.use_published()
         for length, rows in by_length.items():
             width = max(1, _PREFILL_TOKENS // length)
-            self._cohorts += [_Cohort(rows[begin : begin + width]) for begin in range(0, len(rows), width)]
+            self._sub_batches += [_SubBatch(rows[begin : begin + width]) for begin in range(0, len(rows), width)]
             self._counters["prompt_tokens"] += length * len(rows)
             for row in rows:
                 if row.request.pictures:
@@ -71,42 +71,42 @@ class PaddedBatch:
 
     def logits(self) -> Tensor:
         self._policy.use_published()
-        return torch.cat([self._advance(cohort) for cohort in self._cohorts])
+        return torch.cat([self._advance(sub_batch) for sub_batch in self._sub_batches])
 
     def remove(self, gone: list[int]) -> None:
         rows = self.rows
         leaving = {rows[place] for place in gone}
-        for cohort in self._cohorts:
+        for sub_batch in self._sub_batches:
             if leaving:
-                cohort.leave(leaving)
-        self._cohorts = [cohort for cohort in self._cohorts if cohort.seats]
+                sub_batch.leave(leaving)
+        self._sub_batches = [sub_batch for sub_batch in self._sub_batches if sub_batch.slots]
 
-    def _advance(self, cohort: _Cohort) -> Tensor:
-        if cohort.cache:
-            ids = [[0 if row is None else row.tokens[-1]] for row in cohort.seats]
+    def _advance(self, sub_batch: _SubBatch) -> Tensor:
+        if sub_batch.cache:
+            ids = [[0 if row is None else row.tokens[-1]] for row in sub_batch.slots]
         else:
-            cohort.seats = list(cohort.rows)
-            ids = [row.context for row in cohort.rows]
-        inputs = self._inputs(cohort, torch.tensor(ids, device=self._model.device))
-        output = self._model.module(**inputs, use_cache=True, **cohort.cache, **self._last_only)
+            sub_batch.slots = list(sub_batch.rows)
+            ids = [row.context for row in sub_batch.rows]
+        inputs = self._inputs(sub_batch, torch.tensor(ids, device=self._model.device))
+        output = self._model.module(**inputs, use_cache=True, **sub_batch.cache, **self._last_only)
         held = {name: getattr(output, name, None) for name in _CACHE_NAMES}
-        cohort.cache = {name: value for name, value in held.items() if value is not None}
-        taken = [seat for seat, row in enumerate(cohort.seats) if row is not None]
+        sub_batch.cache = {name: value for name, value in held.items() if value is not None}
+        taken = [slot for slot, row in enumerate(sub_batch.slots) if row is not None]
         return output.logits[taken, -1]
 
-    def _inputs(self, cohort: _Cohort, ids: Tensor) -> dict[str, Tensor]:
+    def _inputs(self, sub_batch: _SubBatch, ids: Tensor) -> dict[str, Tensor]:
         """What the next forward reads of these ids `[B,L]`. A model that reads only text numbers positions itself."""
         model = self._model
         if model.vision is None:
             return {"input_ids": ids}
-        length = max(len(row.context) for row in cohort.rows)
+        length = max(len(row.context) for row in sub_batch.rows)
         begin = length - ids.shape[1]
         positions = torch.arange(begin, length, device=model.device).expand(ids.shape)
         if begin == 0:
-            rows = enumerate(cohort.rows)
+            rows = enumerate(sub_batch.rows)
             pieces = [piece for i, row in rows for piece in _pieces(row.context, row, i * length)]
             return model.inputs(ids, positions, pieces)
-        shifts = [row.shift if row is not None else 0 for row in cohort.seats]
+        shifts = [row.shift if row is not None else 0 for row in sub_batch.slots]
         return model.inputs(ids, positions + torch.tensor(shifts, device=model.device)[:, None])
 
     def _score_prompt(self, row: Row) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.context import use
-from ..attention.tree import Tree
+from ..attention.context import AttentionContext, use
 from ..errors import UserMistake, first_line
 from ..memory import available_bytes, is_out_of_memory, release_cached, trim_heap
 from ..models.model import LanguageModel
@@ -125,7 +124,7 @@ class Trainer:
 
     def _outputs(
         self, policy: Policy, sequences: Sequences, indices: list[int], names: list[str]
-    ) -> tuple[Tensor, Tree | None]:
+    ) -> tuple[Tensor, AttentionContext | None]:
         """`[len(names), N]` of these sequences, and the context of the packed row."""
         model = policy.use_current()
         hidden, targets, places, context = self._hidden(model, sequences, indices)
@@ -142,13 +141,13 @@ class Trainer:
 
     def _hidden(
         self, model: LanguageModel, sequences: Sequences, indices: list[int]
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tree | None]:
+    ) -> tuple[Tensor, Tensor, Tensor | None, AttentionContext | None]:
         """Hidden states `[U,D]` and tokens `[U]` of the distinct outputs, `PackedRow.outputs`, and the
         context."""
         if model.attention == "padded":
             return *padded_hidden(model, sequences, indices), None, None
         row = pack(sequences, indices, model.device)
-        context = Tree(row.families, row.positions)
+        context = model.tree(row.families, row.positions)
         self.counters["train/tokens_computed"] += len(row.ids)
         hidden = model.hidden(context, row.ids, row.positions, row.pieces)
         return hidden[row.sources], row.targets, row.outputs, context
@@ -191,7 +190,7 @@ class Trainer:
         return self._budget
 
 
-def _backward(policy: TrainedPolicy, outputs: Tensor, gradient: Tensor, context: Tree | None) -> None:
+def _backward(policy: TrainedPolicy, outputs: Tensor, gradient: Tensor, context: AttentionContext | None) -> None:
     """A backward that runs out of memory has added a part of its gradient, which is then undone."""
     before = policy.gradient_backup()
     try:

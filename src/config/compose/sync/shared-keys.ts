@@ -1,20 +1,30 @@
-/** Keys with two names: the backend's own name, and the `rllm.*` name, which scripts for every backend use. */
-
-/** `[the backend's own, rllm.*]` */
-export type SharedKey = readonly [native: string, rllm: string];
+/** Keys with two names on every backend, and other keys that set each other. */
+import { configKeys } from "../../describe.ts";
+import {
+  derive,
+  forwarded,
+  isExplicit,
+  type KeyPair,
+  layerAt,
+  type SyncRule,
+  sameValue,
+  warnOfConflict,
+} from "./sync.ts";
 
 /** Sizes come first, because other defaults refer to them. */
-const sizes = (...names: string[]): SharedKey[] => names.map((name) => [`data.${name}`, `rllm.data.${name}`]);
+const sizes = ["train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length"].map(
+  (name): KeyPair => [`data.${name}`, `rllm.data.${name}`],
+);
 
-const sampling: SharedKey[] = ["train", "val"].flatMap((when) =>
+const sampling = ["train", "val"].flatMap((when) =>
   ["temperature", "top_p", "top_k", "min_p"].map(
-    (name): SharedKey => [`sampling.${when}.${name}`, `rllm.rollout.${when}.${name}`],
+    (name): KeyPair => [`sampling.${when}.${name}`, `rllm.rollout.${when}.${name}`],
   ),
 );
 
-/** The shared keys of the local and Tinker backends. */
-export const sharedKeys: readonly SharedKey[] = [
-  ...sizes("train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length"),
+/** Both names get the same value. The reference document does not deprecate these names, so setting them does not warn. */
+export const sharedKeys: readonly KeyPair[] = [
+  ...sizes,
   ...sampling,
   ["training.lr_schedule", "rllm.algorithm.lr_schedule"],
   ["training.warmup_steps_ratio", "rllm.algorithm.warmup_steps_ratio"],
@@ -23,80 +33,39 @@ export const sharedKeys: readonly SharedKey[] = [
 ];
 
 /** Forwarded in one direction: the first key sets the second, unless the second is set too. */
-export const forwardedKeys: readonly SharedKey[] = [
+export const forwardedKeys: readonly KeyPair[] = [
   ["training.group_size", "rllm.rollout.n"],
   ["validation.group_size", "rllm.rollout.n_val"],
 ];
 
-const correction = (verl: string, rllm: string): SharedKey => [
-  `algorithm.rollout_correction.${verl}`,
-  `rllm.algorithm.rollout_correction.${rllm}`,
-];
-const algorithm = (name: string): SharedKey => [`algorithm.${name}`, `rllm.algorithm.${name}`];
-const actor = (verl: string, rllm: string): SharedKey => [`actor_rollout_ref.actor.${verl}`, `rllm.algorithm.${rllm}`];
-const rollout = (verl: string, rllm: string): SharedKey => [
-  `actor_rollout_ref.rollout.${verl}`,
-  `rllm.rollout.${rllm}`,
-];
-const trainer = (...names: string[]): SharedKey[] => names.map((name) => [`trainer.${name}`, `rllm.trainer.${name}`]);
-
-/** The shared keys of verl: the document's table, plus rows found only in rLLM's code, and the critic's model. */
-export const verlSharedKeys: readonly SharedKey[] = [
-  ...sizes("train_batch_size", "max_prompt_length", "max_response_length"),
-  algorithm("adv_estimator"),
-  algorithm("norm_adv_by_std_in_grpo"),
-  correction("bypass_mode", "bypass_mode"),
-  correction("rollout_is", "tis_mode"),
-  correction("rollout_is_threshold", "tis_cap"),
-  actor("kl_loss_coef", "kl_beta"),
-  actor("policy_loss.loss_mode", "loss_fn"),
-  actor("loss_agg_mode", "loss_agg_mode"),
-  actor("optim.lr_warmup_steps", "warmup_steps"),
-  actor("optim.lr_warmup_steps_ratio", "warmup_steps_ratio"),
-  actor("clip_ratio_high", "eps_clip_high"),
-  rollout("n", "n"),
-  rollout("val_kwargs.n", "n_val"),
-  rollout("temperature", "train.temperature"),
-  rollout("top_p", "train.top_p"),
-  rollout("top_k", "train.top_k"),
-  rollout("response_length", "train.max_tokens"),
-  rollout("val_kwargs.temperature", "val.temperature"),
-  rollout("val_kwargs.top_p", "val.top_p"),
-  rollout("val_kwargs.top_k", "val.top_k"),
-  ["critic.model.path", "rllm.critic.model"],
-  ...trainer("save_freq", "test_freq", "val_before_train", "val_only"),
-  ...trainer("total_epochs", "logger", "project_name", "experiment_name"),
+export const sharedRules: readonly SyncRule[] = [
+  ...sharedKeys.map((pair) => sameValue(pair)),
+  ...forwardedKeys.map(forwarded),
+  enableTraces,
 ];
 
-const policyLoss = (name: string): SharedKey => actor(`policy_loss.${name}`, `policy_loss.${name}`);
+/** Setting the path of the trace database enables traces, unless a later layer sets `rllm.gateway.store`. */
+function enableTraces(tree: Parameters<SyncRule>[0]): void {
+  const store = "rllm.gateway.store";
+  for (const path of ["rllm.gateway.db_path", "rllm.sdk.store.path"]) {
+    const value = tree.value(path) ?? null;
+    const [pathLayer, storeLayer] = [layerAt(tree, path), layerAt(tree, store)];
+    // A saved configuration sets every key in one layer, so there the default path does not count as set.
+    const isSet = value !== configKeys.get(path)?.default ? pathLayer >= storeLayer : pathLayer > storeLayer;
+    if (value !== null && pathLayer > 0 && isSet && tree.value(store) !== "sqlite") {
+      derive(tree, store, "sqlite", path, "forwarded");
+    }
+  }
+}
 
-/** verl's names for settings of the model, the optimizer and the losses. Both names are current. */
-export const verlOwnKeys: readonly SharedKey[] = [
-  ["actor_rollout_ref.model.path", "model.name"],
-  ["actor_rollout_ref.model.lora_rank", "model.lora_rank"],
-  ["actor_rollout_ref.model.lora_alpha", "model.lora_alpha"],
-  ["actor_rollout_ref.actor.optim.lr", "training.learning_rate"],
-  ["actor_rollout_ref.actor.optim.weight_decay", "training.weight_decay"],
-  ["actor_rollout_ref.actor.optim.clip_grad", "training.max_grad_norm"],
-  ["actor_rollout_ref.actor.ppo_epochs", "training.ppo_epochs"],
-  actor("entropy_coeff", "entropy_coeff"),
-  actor("clip_ratio_c", "clip_ratio_c"),
-  actor("loss_scale_factor", "loss_scale_factor"),
-  actor("tau_pos", "policy_loss.tau_pos"),
-  actor("tau_neg", "policy_loss.tau_neg"),
-  ...["clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef"].map(policyLoss),
-  algorithm("lam"),
-  ["critic.optim.lr", "rllm.critic.learning_rate"],
-  ["trainer.resume_mode", "training.resume_mode"],
-  ["trainer.resume_from_path", "training.resume_from_path"],
-];
-
-/** verl's names and the keys to set instead: the shared keys, and those that need a rule of their own. */
-export const verlNames: ReadonlyMap<string, string> = new Map([
-  ...verlSharedKeys,
-  ["trainer.total_training_steps", "rllm.trainer.total_batches"],
-  actor("use_kl_loss", "kl_beta"),
-  actor("clip_ratio", "eps_clip"),
-  actor("clip_ratio_low", "eps_clip"),
-  ...["lr_scheduler_type", "lr_decay_style", "decay_type"].map((name) => actor(`optim.${name}`, "lr_schedule")),
-]);
+/** Applies `resume_from_tinker_id`, Tinker's name for `resume_from_path` with `resume_mode=path`. */
+export const resumeFromTinkerId: SyncRule = (tree) => {
+  const mode = "training.resume_mode";
+  const path = "training.resume_from_path";
+  const id = "training.resume_from_tinker_id";
+  if (!isExplicit(tree, id) || (tree.value(id) ?? null) === null) return;
+  const isLater = isExplicit(tree, path) && layerAt(tree, path) >= layerAt(tree, id);
+  if (isLater && warnOfConflict(tree, [id, path])) return;
+  derive(tree, path, tree.value(id), id, "forwarded");
+  if (!isExplicit(tree, mode)) derive(tree, mode, "path", id, "forwarded");
+};

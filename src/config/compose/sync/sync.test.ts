@@ -8,10 +8,12 @@ import { type ComposedConfig, composeConfig } from "../../compose.ts";
 import { originText } from "../../tree/origin.ts";
 import { valueAt } from "../../tree/value-at.ts";
 import { toYaml } from "../../yaml/to-yaml.ts";
-import { forwardedKeys, type SharedKey, sharedKeys, verlSharedKeys } from "./shared-keys.ts";
+import { forwardedKeys, sharedKeys } from "./shared-keys.ts";
+import type { KeyPair } from "./sync.ts";
+import { olderVerlNames } from "./verl-keys.ts";
 
 /** Two values of a key that are not its default. */
-function values([, rllm]: SharedKey): [string, string] {
+function values([, rllm]: KeyPair): [string, string] {
   const leaf = rllm.split(".").at(-1)!;
   if (["val_before_train", "norm_adv_by_std_in_grpo", "val_only", "bypass_mode"].includes(leaf))
     return ["true", "false"];
@@ -34,7 +36,7 @@ function values([, rllm]: SharedKey): [string, string] {
 const said = ({ warnings }: ComposedConfig) => warnings.map(({ category, paths }) => [category, ...paths]);
 
 const tables = [
-  ["verl", verlSharedKeys],
+  ["verl", [...sharedKeys.filter(([native]) => native.startsWith("data.")), ...olderVerlNames]],
   ["tinker", sharedKeys],
 ] as const;
 
@@ -51,7 +53,7 @@ for (const [backend, keys] of tables) {
 
     const own = compose(`${native}=${one}`);
     expect(both(own)).toEqual([value, value]);
-    const isOlder = backend === "verl" && !native.startsWith("data.");
+    const isOlder = olderVerlNames.some(([older]) => older === native);
     const deprecated = isOlder ? [["deprecated_native", native, rllm]] : [];
     expect(said(own)).toEqual(deprecated);
     expect(originText(own.origins.get(rllm)!)).toBe(`synced from ${native} (command line: ${native}=${one})`);

@@ -1,9 +1,14 @@
-/** Synchronizes the two names of each shared key, depending on the layer in which each was set. */
+/** Rules about keys that depend on each other, mostly the two names of one setting. One pass applies those of a backend. */
 import { isDeepStrictEqual } from "node:util";
-import { type Node, plain } from "../../tree/node.ts";
+import { UserError } from "../../../errors.ts";
+import { select } from "../../hydra/resolve.ts";
+import { type MapNode, type Node, plain } from "../../tree/node.ts";
 import { layerOf, type Origin } from "../../tree/origin.ts";
+import { nodeOf, putNode } from "../../tree/tree.ts";
 import type { ConfigWarning } from "../../warnings.ts";
-import type { SharedKey } from "./shared-keys.ts";
+
+/** The two names of a setting: the backend's own, and `rllm.*`, which scripts for every backend use. */
+export type KeyPair = readonly [native: string, common: string];
 
 /** A composed tree as the rules see it. Its references are resolved later. */
 export interface SyncTree {
@@ -14,12 +19,50 @@ export interface SyncTree {
   put(path: string, node: Node): void;
   /** The override that deleted the key by `~key=value`, which counts as setting it to null. */
   deleted(path: string): Origin | undefined;
+  warn(category: ConfigWarning["category"], paths: readonly string[], text: string): void;
 }
 
-export interface SyncOptions {
-  /** Whether the backend's own names are deprecated, so setting one warns. */
-  deprecated: boolean;
-  warn: (warning: ConfigWarning) => void;
+export type SyncRule = (tree: SyncTree) => void;
+
+/**
+ * Changes `tree`. References are kept: a key whose value comes from a key with a reference gets a reference to that key.
+ *
+ * @param deleted the keys deleted by overrides `~key=value`, with the origins of those overrides
+ * @returns the warnings, in the order of the rules
+ */
+export function applyRules(
+  tree: MapNode,
+  rules: readonly SyncRule[],
+  deleted: ReadonlyMap<string, Origin>,
+  resolvers: Parameters<typeof select>[2] = {},
+): ConfigWarning[] {
+  const warnings: ConfigWarning[] = [];
+  const view: SyncTree = {
+    node: (path) => nodeOf(tree, path),
+    value: (path) => {
+      const node = nodeOf(tree, path);
+      if (node === undefined) return undefined;
+      if (!refers(node)) return plain(node);
+      try {
+        const found = select(tree, path, resolvers);
+        return found === undefined ? undefined : plain(found);
+      } catch (error) {
+        // The error is reported when the whole tree is resolved.
+        if (error instanceof UserError) return undefined;
+        throw error;
+      }
+    },
+    put: (path, node) => putNode(tree, path, node),
+    deleted: (path) => deleted.get(path),
+    warn: (category, paths, text) => warnings.push({ category, paths, text }),
+  };
+  for (const rule of rules) rule(view);
+  return warnings;
+}
+
+function refers(node: Node): boolean {
+  if (node.kind === "value") return typeof node.value === "string" && node.value.includes("${");
+  return node.kind === "list" ? node.items.some(refers) : node.entries.some(({ node: child }) => refers(child));
 }
 
 /** The layer in which a key was set: 0 for shipped defaults and for missing keys. */
@@ -30,36 +73,40 @@ export function layerAt(tree: SyncTree, path: string): number {
 export const isExplicit = (tree: SyncTree, path: string) => layerAt(tree, path) > 0;
 
 /**
- * The name set in the later layer wins; within one layer, `rllm.*` wins. Among defaults `rllm.*` wins unless it is null.
- * The other name gets the same value. If this backend does not have its own name for the key, nothing changes, and
+ * The name set in the later layer wins; within one layer, the common one wins. Among defaults the common one wins unless it
+ * is null. The other name gets the same value. If this backend does not have its own name for the key, nothing changes, and
  * setting the common name produces a warning.
+ *
+ * @param isOlder whether the backend's own name is deprecated, so setting it warns
  */
-export function syncSharedKey(tree: SyncTree, [native, rllm]: SharedKey, options: SyncOptions): void {
-  const [ownLayer, commonLayer] = [layerAt(tree, native), layerAt(tree, rllm)];
-  if (tree.node(native) === undefined) {
-    if (commonLayer > 0) {
-      const text = `${rllm} has no effect: ${native} is missing in the composed configuration`;
-      options.warn({ category: "unsupported", paths: [native, rllm], text });
+export function sameValue([native, common]: KeyPair, isOlder = false): SyncRule {
+  return (tree) => {
+    const [ownLayer, commonLayer] = [layerAt(tree, native), layerAt(tree, common)];
+    if (tree.node(native) === undefined) {
+      if (commonLayer > 0) {
+        const text = `${common} has no effect: ${native} is missing in the composed configuration`;
+        tree.warn("unsupported", [native, common], text);
+      }
+      return;
     }
-    return;
-  }
-  if (commonLayer >= ownLayer && (commonLayer > 0 || (tree.value(rllm) ?? null) !== null)) {
-    if (ownLayer > 0) warnOfNative(tree, native, rllm, commonLayer === ownLayer, options);
-    copyKey(tree, native, rllm);
-  } else if (ownLayer > 0) {
-    warnOfNative(tree, native, rllm, false, options);
-    copyKey(tree, rllm, native);
-  }
+    if (commonLayer >= ownLayer && (commonLayer > 0 || (tree.value(common) ?? null) !== null)) {
+      if (ownLayer > 0) warnOfNative(tree, [native, common], { isOlder, both: commonLayer === ownLayer });
+      copyKey(tree, native, common);
+    } else if (ownLayer > 0) {
+      warnOfNative(tree, [native, common], { isOlder });
+      copyKey(tree, common, native);
+    }
+  };
 }
 
 /** Copies the value of the first key to the second, unless the second was set in the same or a later layer. */
-export function forwardKey(tree: SyncTree, [from, to]: SharedKey, warn: SyncOptions["warn"]): void {
-  const [fromLayer, toLayer] = [layerAt(tree, from), layerAt(tree, to)];
-  if (fromLayer === 0 || (tree.value(from) ?? null) === null) return;
-  if (toLayer < fromLayer) copyKey(tree, to, from, "forwarded");
-  else if (toLayer === fromLayer && !isDeepStrictEqual(tree.value(from), tree.value(to))) {
-    warn({ category: "conflict", paths: [from, to], text: `${from} and ${to} differ; ${to} wins` });
-  }
+export function forwarded([from, to]: KeyPair): SyncRule {
+  return (tree) => {
+    const [fromLayer, toLayer] = [layerAt(tree, from), layerAt(tree, to)];
+    if (fromLayer === 0 || (tree.value(from) ?? null) === null) return;
+    if (toLayer < fromLayer) copyKey(tree, to, from, "forwarded");
+    else if (toLayer === fromLayer) warnOfConflict(tree, [from, to]);
+  };
 }
 
 /** Sets `to` to the value of `from`, or to a reference to it if `from` contains a reference. */
@@ -89,18 +136,18 @@ function originAt(tree: SyncTree, path: string): Origin {
   return tree.deleted(path) ?? tree.node(path)?.origin ?? { kind: "default" };
 }
 
-export function warnOfNative(
-  tree: SyncTree,
-  native: string,
-  rllm: string,
-  both: boolean,
-  { deprecated, warn }: SyncOptions,
-): void {
-  if (both && !isDeepStrictEqual(tree.value(native) ?? null, tree.value(rllm) ?? null)) {
-    warn({ category: "conflict", paths: [native, rllm], text: `${native} and ${rllm} differ; ${rllm} wins` });
-    // The configuration saved with a run has both names, which is not worth a warning.
-  } else if (deprecated && !(both && originAt(tree, native).kind === "file")) {
-    const text = `${native} is the older name of ${rllm}; set ${rllm} instead`;
-    warn({ category: "deprecated_native", paths: [native, rllm], text });
-  }
+/** @returns whether the two names have different values */
+export function warnOfConflict(tree: SyncTree, [native, common]: KeyPair): boolean {
+  if (isDeepStrictEqual(tree.value(native) ?? null, tree.value(common) ?? null)) return false;
+  tree.warn("conflict", [native, common], `${native} and ${common} differ; ${common} wins`);
+  return true;
+}
+
+/** Warns that the backend's own name was set. `both`: the common name was set in the same layer. */
+export function warnOfNative(tree: SyncTree, pair: KeyPair, { isOlder = true, both = false } = {}): void {
+  if ((both && warnOfConflict(tree, pair)) || !isOlder) return;
+  const [native, common] = pair;
+  // The configuration saved with a run has both names, which is not worth a warning.
+  if (both && originAt(tree, native).kind === "file") return;
+  tree.warn("deprecated_native", pair, `${native} is the older name of ${common}; set ${common} instead`);
 }

@@ -1,0 +1,220 @@
+/**
+ * The routes that clients of vLLM use: token ids in, token ids and log-probabilities out, one sequence per request, without a
+ * session.
+ */
+import { randomUUID } from "node:crypto";
+import { setMaxListeners } from "node:events";
+import { Hono } from "hono";
+import { z } from "zod";
+import type { Policy, Sample, SampleOptions, SampleRequest } from "../../../backends/engine.ts";
+import { EngineDied } from "../../../backends/engine-died.ts";
+import { openTokenizer, type Tokenizer } from "../../../chat/tokens/tokenizer.ts";
+import { isTinkerPath } from "../../../tinker-protocol/tinker-path.ts";
+import { jsonBody, readBody } from "../../bodies.ts";
+import type { Feature } from "../../feature.ts";
+import { answerTo, HttpError } from "../../http-error.ts";
+import { type BaseModel, engineDown, findBaseModel } from "../../models/base-models.ts";
+import type { Service } from "../../service.ts";
+import { requireCheckpoint } from "../../state/checkpoints.ts";
+import { createServedAdapters, type ServedAdapters } from "./adapters.ts";
+import { type ReplyHead, toEvent, toLastEvent, toReply } from "./reply.ts";
+import { type GenerateCall, readGenerateCall } from "./request.ts";
+
+const abortSchema = z.looseObject({ request_ids: z.array(z.string()) });
+
+const tokenizeSchema = z.looseObject({
+  prompt: z.string(),
+  model: z.string().nullish(),
+  add_special_tokens: z.boolean().default(true),
+});
+
+export function vllm(service: Service): Feature {
+  const { context } = service;
+  const adapters = createServedAdapters(context);
+  const generator = createGenerator(service, adapters);
+  const tokenizers = new Map<string, Tokenizer>();
+  function tokenizerOf(name: string | undefined): Tokenizer {
+    const isOther = name === undefined || adapters.find(name) !== undefined;
+    const { directory } = (isOther ? context.models[0]! : findBaseModel(context.models, name)).engine.model;
+    const tokenizer = tokenizers.get(directory) ?? openTokenizer(directory);
+    tokenizers.set(directory, tokenizer);
+    return tokenizer;
+  }
+  const root = new Hono()
+    .post("/inference/v1/generate", async (c) => {
+      const call = readGenerateCall(await jsonBody(c));
+      const { model, request, run } = generator.accept(call);
+      const head: ReplyHead = {
+        request_id: call.id ?? randomUUID(),
+        created: Math.floor(context.now().getTime() / 1000),
+        model,
+      };
+      const { signal } = c.req.raw;
+      if (!call.stream) return c.json(toReply(head, request.prompt, await run(signal), call.logprobs));
+      const events = new TransformStream<string, Uint8Array>({
+        transform: (text, out) => out.enqueue(new TextEncoder().encode(text)),
+      });
+      const writer = events.writable.getWriter();
+      const write = (event: object | string) =>
+        writer.write(`data: ${typeof event === "string" ? event : JSON.stringify(event)}\n\n`).catch(() => {});
+      let streamed = 0;
+      // The engine does not stream alternatives: they come with the last event.
+      const onToken = request.topLogprobs
+        ? undefined
+        : (_: number, token: number, logprob: number) => {
+            streamed++;
+            void write(toEvent(head, token, logprob, call.logprobs));
+          };
+      void run(signal, onToken)
+        .then(
+          async (sample) => {
+            await write(toLastEvent(head, sample, streamed, call.logprobs));
+            await write("[DONE]");
+          },
+          (error: unknown) => {
+            const { status, detail } = answerTo(error);
+            if (status === 500) context.log.warn("", `a stream of /inference/v1/generate failed: ${error}`);
+            return write({ error: { message: detail, code: status } });
+          },
+        )
+        .finally(() => writer.close().catch(() => {}));
+      return c.body(events.readable, 200, { "content-type": "text/event-stream" });
+    })
+    // Clients ask with GET whether the route exists.
+    .get("/inference/v1/generate", (c) => c.json({ detail: "use POST" }, 405, { allow: "POST" }))
+    .post("/inference/v1/abort_requests", async (c) => {
+      generator.abort(readBody(abortSchema, await jsonBody(c)).request_ids);
+      return c.body(null, 200);
+    })
+    .post("/v1/load_lora_adapter", async (c) => {
+      adapters.load(await jsonBody(c));
+      return c.text("Success");
+    })
+    .post("/v1/unload_lora_adapter", async (c) => {
+      adapters.unload(await jsonBody(c));
+      return c.text("Success");
+    })
+    .post("/tokenize", async (c) => {
+      const { prompt, model, add_special_tokens: addSpecial } = readBody(tokenizeSchema, await jsonBody(c));
+      const tokens = [...tokenizerOf(model ?? undefined).encode(prompt, { addSpecial })];
+      return c.json({ tokens, count: tokens.length });
+    })
+    // Base models do not change.
+    .get("/weight_info", (c) => c.json({ weight_version: "0" }))
+    .get("/v1/models", (c) => {
+      const data = context.models.map(({ name, engine: { model } }) => ({
+        id: name,
+        object: "model",
+        owned_by: "hone",
+        root: model.directory,
+        parent: null,
+        max_model_len: model.maxLength,
+      }));
+      const [{ id: parent, max_model_len } = { id: "", max_model_len: 0 }] = data;
+      const loaded = adapters.all.map(([id, { path: root }]) => ({
+        id,
+        object: "model",
+        owned_by: "hone",
+        root,
+        parent,
+        max_model_len,
+      }));
+      return c.json({ object: "list", data: [...data, ...loaded] });
+    });
+  // A health check does not need a key.
+  const open = new Hono().get("/health", (c) =>
+    c.body(null, context.models.some(({ supervisor }) => supervisor.lost) ? 503 : 200),
+  );
+  return { root, open };
+}
+
+/** The clients of this route take turns with sampling sessions as one. */
+const owner = "generate";
+
+interface Generation {
+  /** The model's name. */
+  model: string;
+  request: SampleRequest;
+  /** Ends early, with what was sampled, when the signal or `abort` says so. */
+  run(signal: AbortSignal, onToken?: SampleOptions["onToken"]): Promise<Sample>;
+}
+
+function createGenerator({ context, samplers }: Service, adapters: ServedAdapters) {
+  const { models, metrics } = context;
+  const running = new Map<string, Set<AbortController>>();
+
+  function modelOf(name: string): { base: BaseModel; use: <T>(work: (policy: Policy) => Promise<T>) => Promise<T> } {
+    const loaded = adapters.find(name);
+    if (loaded !== undefined) {
+      const base = models[0]!;
+      return { base, use: (work) => samplers.useSnapshot(base, loaded, work) };
+    }
+    if (!isTinkerPath(name)) {
+      const base = findBaseModel(models, name);
+      return { base, use: async (work) => work(await base.base.get()) };
+    }
+    const { baseModel, data, adapter } = requireCheckpoint(context, name);
+    const base = findBaseModel(models, baseModel);
+    return { base, use: (work) => samplers.useSnapshot(base, { data, adapter }, work) };
+  }
+
+  async function sampleOne(
+    base: BaseModel,
+    { sampler }: Policy,
+    request: SampleRequest,
+    signal: AbortSignal,
+    onToken: SampleOptions["onToken"],
+  ): Promise<Sample> {
+    if (onToken === undefined) return (await base.gatherer.sample(sampler, owner, [request], signal))[0]!;
+    for await (const sample of sampler.sample([{ ...request, signal }], { onToken })) return sample;
+    throw new Error("the engine ended the call without answering it");
+  }
+
+  return {
+    /** @throws UserError for a request that the model cannot answer */
+    accept(call: GenerateCall): Generation {
+      const name = call.model ?? models[0]!.name;
+      const { base, use } = modelOf(name);
+      const request = call.request(base.engine);
+      return {
+        model: name,
+        request,
+        async run(signal, onToken) {
+          const leave = base.scheduler.enter(1);
+          if (!leave) {
+            metrics.add("hone_refused_total", { queue: "sampling" });
+            throw new HttpError(429, "too many sequences are waiting to be sampled; try again");
+          }
+          const stop = new AbortController();
+          const { id = "" } = call;
+          const sameId = running.get(id) ?? new Set();
+          running.set(id, sameId.add(stop));
+          const either = AbortSignal.any([signal, stop.signal]);
+          setMaxListeners(0, either);
+          try {
+            const sample = await use((policy) =>
+              base.scheduler.sample(owner, 1, () => sampleOne(base, policy, request, either, onToken)),
+            );
+            metrics.add("hone_prompt_tokens_total", {}, request.prompt.length);
+            metrics.add("hone_sampled_tokens_total", {}, sample.tokens.length);
+            context.use("sampling_prefill", null, base.name, request.prompt.length);
+            context.use("sampling_sample", null, base.name, sample.tokens.length);
+            return sample;
+          } catch (error) {
+            if (!(error instanceof EngineDied)) throw error;
+            if (base.supervisor.lost) throw engineDown(base, error);
+            throw new HttpError(503, `the engine of ${base.name} died and is restarted; send the request again`);
+          } finally {
+            leave();
+            sameId.delete(stop);
+            if (sameId.size === 0) running.delete(id);
+          }
+        },
+      };
+    },
+    abort(ids: readonly string[]): void {
+      // vLLM's own ids have the prefix.
+      for (const id of ids) for (const stop of running.get(id.replace(/^generate-tokens-/, "")) ?? []) stop.abort();
+    },
+  };
+}

@@ -1,0 +1,186 @@
+/**
+ * What a test can do with those values of a program that are not plain data: they stay in the program's process.
+ *
+ * A program may return any object where the test expects plain data. So that its class cannot decide the verdict, an object
+ * never receives the test's data in a conversion or a method of a plain type. docs/decisions/code-tests.md explains the rule.
+ */
+import { decode, encode } from "./plain-data.mjs";
+
+const plainTypes = [Array, String, Number, Boolean, BigInt, Map, Set, Date, Object];
+// Newer methods of sets, and other usual names of comparisons.
+const morePlainNames =
+  "union intersection difference symmetricDifference isSubsetOf isSupersetOf isDisjointFrom equals equal eq isEqual contains matches";
+const plainNames = new Set([
+  ...plainTypes.flatMap(({ prototype }) => Object.getOwnPropertyNames(prototype)),
+  ...morePlainNames.split(" "),
+]);
+const plainProperties = new Set(["length", "size"]);
+// They pass no data that the test expects: it adds the arguments, or passes none.
+const adding = new Set(["push", "unshift", "add", "set"]);
+const withoutArguments = new Set(["pop", "shift", "clear", "toString", ...plainProperties]);
+const className = /^[_$]*[A-Z][A-Za-z0-9]*$/;
+const builtInErrors = { Error, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
+
+/** The program ended, or does not follow the protocol. */
+export class ProgramEnded extends Error {}
+
+/** The test cannot grade any program. */
+export class BrokenTest extends Error {}
+
+/**
+ * One test of one program.
+ *
+ * @param {(line: string) => string | undefined} exchange sends a line to the program and returns its answer
+ * @param {string} source the test
+ */
+export function openSession(exchange, source) {
+  /** `used`: whether the program has been used; `wrong` and `broken`: a verdict, even if the test catches the exception. */
+  const session = { used: false, wrong: undefined, broken: undefined, ask, named };
+  const numbers = new WeakMap();
+
+  function wrong(error) {
+    session.wrong ??= error.message;
+    return error;
+  }
+
+  function pack(value, mayBePlain) {
+    const number = numbers.get(value);
+    if (number !== undefined) return { object: [number, ""] };
+    if (mayBePlain) return undefined;
+    const kind = typeof value === "function" ? "functions" : "objects of classes";
+    session.broken ??= `the test passes ${kind} of its own to the program, but only plain data can be passed`;
+    throw new BrokenTest(session.broken);
+  }
+
+  function ask(operation, ...args) {
+    session.used = true;
+    const answer = exchange(JSON.stringify(encode([operation, args], pack)));
+    if (answer === undefined) throw wrong(new ProgramEnded("the program ended"));
+    let [kind, content, more] = [];
+    try {
+      [kind, content, more] = JSON.parse(answer);
+      if (kind === "value") [content, more] = [decode(content, proxyOf), more.map((each) => decode(each, proxyOf))];
+    } catch {
+      throw wrong(new ProgramEnded("the program's answer is not plain data"));
+    }
+    if (kind !== "value") throw errorOf(`${content}`, `${more}`);
+    for (const [index, changed] of more.entries()) update(args[index + 2], changed);
+    return content;
+  }
+
+  /** A function that modifies its arguments has modified copies; this repeats the changes in the test. */
+  function update(old, changed) {
+    if (numbers.has(old) || typeof changed !== "object" || changed === null) return;
+    const text = (value) => JSON.stringify(encode(value, pack));
+    if (text(old) === text(changed)) return;
+    if (Array.isArray(old) && Array.isArray(changed)) old.splice(0, old.length, ...changed);
+    else if (old instanceof Map && changed instanceof Map) {
+      old.clear();
+      for (const [key, value] of changed) old.set(key, value);
+    } else if (old instanceof Set && changed instanceof Set) {
+      old.clear();
+      for (const value of changed) old.add(value);
+    } else if (Object.getPrototypeOf(old ?? 0) === Object.prototype) {
+      for (const key of Object.keys(old)) delete old[key];
+      for (const [key, value] of Object.entries(changed))
+        Object.defineProperty(old, key, { value, writable: true, enumerable: true, configurable: true });
+    }
+  }
+
+  /** A name of the program that the test uses. Its spelling in the test, not the program, says that it is a class. */
+  function named(name) {
+    return withRole(ask("name", name), className.test(name) ? "class" : "");
+  }
+
+  const roles = new WeakMap();
+  const owners = new WeakMap();
+
+  function withRole(value, role) {
+    if (role !== "" && numbers.has(value)) roles.set(value, role);
+    return value;
+  }
+
+  /** Whether the test writes `.key` or `{ key } =`: a key that it computes may be data that it expects. */
+  function isWritten(key) {
+    if (["next", "return", "done", "value"].includes(key)) return true; // read by loops
+    if (!/^[\w$]+$/.test(key) || /^\d/.test(key)) return false;
+    const name = `${key.replaceAll("$", "\\$")}(?![\\w$])`;
+    return new RegExp(`\\.\\s*${name}|\\{[^{}]*(?<![\\w$])${name}[^{}]*\\}\\s*=(?!=)`).test(source);
+  }
+
+  /**
+   * A value of the program that is not plain data. Its role: `class`, `constructed` by calling a class, `plain` for a method
+   * with the name of a plain type's, `add` for one that has no result, `bare` for one without arguments, or empty.
+   */
+  function proxyOf([number, kind]) {
+    const refuse = () => {
+      throw wrong(new TypeError(`${kind} of the program is not plain data, so it cannot be used as such`));
+    };
+    const text = (hint) => {
+      const answer = hint === "string" ? ask("text", self) : refuse();
+      return typeof answer === "string" ? answer : refuse();
+    };
+    const isTrusted = () => ["class", "constructed"].includes(roles.get(self));
+    let iterated = false;
+    const get = (_target, key) => {
+      if (key === Symbol.iterator) {
+        // Once, so that an object cannot show a different content to each check of a result.
+        if (iterated && !isTrusted()) refuse();
+        iterated = true;
+        return ask("iterator", self);
+      }
+      if (key === Symbol.toPrimitive) return text;
+      // Nothing awaits an object, since promises of the program are awaited before.
+      if (typeof key === "symbol" || key === "then") return undefined;
+      if (isTrusted()) {
+        const isClass = roles.get(self) === "class" && className.test(key);
+        const result = withRole(ask("get", self, key), isClass ? "class" : "");
+        if (roles.get(self) === "constructed" && adding.has(key) && numbers.has(result)) owners.set(result, self);
+        return result;
+      }
+      if (!isWritten(key)) refuse();
+      const result = ask("get", self, key);
+      if (!plainNames.has(key)) return result;
+      if (adding.has(key)) return withRole(result, "add");
+      if (plainProperties.has(key) && !numbers.has(result)) refuse();
+      return withRole(result, withoutArguments.has(key) ? "bare" : "plain");
+    };
+    const apply = (_target, receiver, args) => {
+      const role = roles.get(self);
+      if (role === "plain" || (role === "bare" && args.length > 0)) refuse();
+      const result = ask("call", self, numbers.has(receiver) ? receiver : undefined, ...args);
+      // A method such as `push` that returns its object.
+      const owner = owners.get(self);
+      if (role === "add" && !numbers.has(result)) return undefined;
+      return owner && numbers.has(result) && numbers.get(result) === numbers.get(owner) ? owner : result;
+    };
+    const callable = kind === "a function";
+    const self = new Proxy(callable ? function proxyOf() {} : {}, {
+      apply,
+      construct: (_target, args) => {
+        const made = ask("construct", self, ...args);
+        return numbers.has(made) ? withRole(made, "constructed") : refuse();
+      },
+      get,
+      set: (_target, key, value) => ask("set", self, String(key), value),
+      has: (_target, key) => (isTrusted() ? ask("has", self, String(key)) === true : refuse()),
+      getPrototypeOf: refuse,
+      setPrototypeOf: refuse,
+      isExtensible: refuse,
+      preventExtensions: refuse,
+      ownKeys: refuse,
+      getOwnPropertyDescriptor: refuse,
+      defineProperty: refuse,
+      deleteProperty: refuse,
+    });
+    numbers.set(self, number);
+    return self;
+  }
+
+  return session;
+}
+
+function errorOf(name, message) {
+  if (Object.hasOwn(builtInErrors, name)) return new builtInErrors[name](message);
+  return Object.defineProperty(new Error(message), "name", { value: name });
+}
