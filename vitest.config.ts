@@ -1,5 +1,20 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
 import { defineConfig } from "vitest/config";
 import { LongestFirst } from "./scripts/maintain/longest-first.ts";
+
+const unit = {
+  testTimeout: 60_000,
+  // By default one core stays idle: half of a small machine.
+  maxWorkers: "100%",
+  // They compose config/verl, not the verl of another environment.
+  env: { HONE_VERL_PYTHON: "none" },
+};
+const unitTests = ["{src,scripts}/**/*.test.ts", "web/**/*.test.{ts,tsx}"];
+/** A mocked module must not reach another file, so these files have a process each. The others share theirs: half of the time. */
+const mocking = ["src", "scripts", "web"]
+  .flatMap((folder) => readdirSync(folder, { recursive: true, encoding: "utf8" }).map((file) => join(folder, file)))
+  .filter((file) => /\.test\.tsx?$/.test(file) && /^vi\.mock\(/m.test(readFileSync(file, "utf8")));
 
 /** Unit tests need Node alone; end-to-end tests also start the Python worker and train tiny models for real. */
 export default defineConfig({
@@ -8,20 +23,16 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     projects: [
       {
-        test: {
-          name: "unit",
-          include: ["{src,scripts}/**/*.test.ts", "web/**/*.test.{ts,tsx}"],
-          testTimeout: 60_000,
-          // By default one core stays idle: half of a small machine.
-          maxWorkers: "100%",
-          // They compose config/verl, not the verl of another environment.
-          env: { HONE_VERL_PYTHON: "none" },
-        },
+        test: { ...unit, name: "unit", include: unitTests, exclude: [...mocking, "node_modules"], isolate: false },
+      },
+      {
+        test: { ...unit, name: "unit-mocked", include: mocking },
       },
       {
         test: {
           name: "e2e",
           include: ["{src,bench}/**/*.e2e.ts"],
+          globalSetup: "./scripts/maintain/shared-models.ts",
           testTimeout: 600_000,
           hookTimeout: 600_000,
           maxWorkers: 2,

@@ -1,10 +1,11 @@
-/** Every benchmark, with little work: it must run to its end and print a value. The values mean nothing here. */
+/** Benchmarks with little work: each must run to its end and print a value. The values mean nothing here. */
 import { execFile } from "node:child_process";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
+import { nightly } from "../src/nightly.fixture.ts";
 import { makeTinyModel } from "../src/python/run-python.fixture.ts";
 import { temporaryFolder } from "../src/temporary-folder.fixture.ts";
 
@@ -66,7 +67,11 @@ it("has a short run and --help for each benchmark", async () => {
   }
 });
 
-it.each(Object.entries(benchmarks))("%s runs", async (name, { flags, prints }) => {
+/** Without Python, with an agent's calls, and with the worker. */
+const few = ["gateway", "rollout", "sampler"];
+const chosen = Object.entries(benchmarks).filter(([name]) => nightly || few.includes(name));
+
+it.each(chosen)("%s runs", async (name, { flags, prints }) => {
   const { stdout } = await run(name, ...(await flags()));
   expect(stdout).toMatch(prints);
 });

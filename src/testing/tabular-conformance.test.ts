@@ -2,7 +2,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, test } from "vitest";
-import { conformance } from "../backends/conformance/conformance.ts";
+import { conformance } from "../../conformance/conformance.ts";
 import { deriveSeed, uniforms } from "../random.ts";
 import { tabularEngine } from "./tabular-engine.ts";
 

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import type { NamedParts } from "../agents/named/parts.ts";
 import type { Workflow, WorkflowContext } from "../agents/types.ts";
 import { generated } from "../data/generated.ts";
-import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { memory, temporaryFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";
 import type { Experiment } from "./experiment.ts";
 import { train } from "./train.ts";
@@ -16,7 +16,7 @@ interface Row {
 }
 const alphabet = Array.from({ length: 95 }, (_, index) => String.fromCharCode(32 + index)).join("");
 const module = "src/agents/named/user-agents.fixture.ts";
-const root = temporaryFolder("acting-keys");
+const root = temporaryFolder("acting-keys", memory);
 let runs = 0;
 
 /** Two steps of two tasks, two rollouts each; with a workflow, or with what the overrides name. */

@@ -6,6 +6,7 @@ import { afterAll, describe, expect, it } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import type { Capabilities, Engine, Learner, Policy, Sampler } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
+import { nightly } from "../nightly.fixture.ts";
 import { readEpisode } from "../tracking/run-folder/read-episode.ts";
 import type { Episode } from "../trajectories/types.ts";
 import type { TrainOptions } from "./launch.ts";
@@ -304,7 +305,7 @@ describe("asynchronous training", () => {
           if (keys.staleness_threshold === undefined) expect(metricLines(folder)).toEqual(metricLines(whole));
         },
       ),
-      { numRuns: 8, seed: 3 },
+      { numRuns: nightly ? 20 : 3, seed: 3 },
     );
   });
 

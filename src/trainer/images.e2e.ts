@@ -1,5 +1,4 @@
 /** Agents that send pictures with the AI SDK and with openai's client, trained through the gateway on a tiny vision model. */
-import { execFileSync } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
@@ -9,7 +8,7 @@ import { beforeAll, expect, test } from "vitest";
 import { generated } from "../data/generated.ts";
 import { mediaFolder, memoryStore } from "../images/media-store.ts";
 import { dataUrl, png } from "../images/pictures.fixture.ts";
-import { preparePython } from "../python/prepare.ts";
+import { makeTinyVisionModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { readEpisode } from "../tracking/run-folder/read-episode.ts";
 import { train } from "./train.ts";
@@ -17,9 +16,7 @@ import { train } from "./train.ts";
 const root = temporaryFolder("trained-images");
 
 beforeAll(async () => {
-  const { python } = await preparePython();
-  const env = { ...process.env, PYTHONPATH: "worker:worker/tests" };
-  execFileSync(python, ["worker/tests/make_tiny_vision_model.py", root], { env, stdio: "ignore" });
+  await makeTinyVisionModel(root);
 });
 
 const red = png(20, 28, [250, 10, 10]);

@@ -1,6 +1,5 @@
 /** An experiment that takes milliseconds on a model without Python, and helpers that read its runs. */
 import { mkdtempSync, readFileSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Workflow } from "../agents/types.ts";
@@ -8,13 +7,13 @@ import type { Engine } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { generated } from "../data/generated.ts";
 import { RunError } from "../errors.ts";
-import { removeFolder } from "../temporary-folder.fixture.ts";
+import { memory, removeFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";
 import type { Experiment } from "./experiment.ts";
 
 /** Folders for runs; they do not exist yet. */
 export function temporaryFolders(prefix: string) {
-  const root = mkdtempSync(join(tmpdir(), prefix));
+  const root = mkdtempSync(join(memory, prefix));
   let folders = 0;
   return {
     root,
@@ -29,7 +28,7 @@ export interface ToyRow {
 
 const rows = (name: string, size: number) => generated(name, size, (index) => ({ index }));
 
-/** A model that knows three letters learns to answer with "a". */
+/** A model that knows three letters learns to answer with "a". Plots are off, because drawing them takes longer than the run. */
 export function toy(
   config: ConfigInput = {},
   reward = (text: string) => [...text].filter((letter) => letter === "a").length / 4,
@@ -45,7 +44,7 @@ export function toy(
       rllm: {
         ...config.rllm,
         rollout: { n: 4, ...config.rllm?.rollout },
-        trainer: { total_batches: 6, logger: [], save_freq: 2, test_freq: 3, ...config.rllm?.trainer },
+        trainer: { total_batches: 6, logger: [], save_freq: 2, test_freq: 3, plot_every: 0, ...config.rllm?.trainer },
       },
       training: { learning_rate: 0.3, ...config.training },
       data: { train_batch_size: 4, max_response_length: 4, ...config.data },

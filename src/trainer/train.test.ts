@@ -5,6 +5,7 @@ import { afterAll, describe, expect, it } from "vitest";
 import type { Engine, Policy, PolicySpec } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { RunError, UserError } from "../errors.ts";
+import { nightly } from "../nightly.fixture.ts";
 import { countOperations, metricLines, openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 
@@ -45,7 +46,7 @@ describe("train", () => {
           expect(metricLines(folder)).toEqual(metricLines(whole));
         },
       ),
-      { numRuns: 25, seed: 1 },
+      { numRuns: nightly ? 50 : 10, seed: 1 },
     );
   });
 

@@ -1,6 +1,6 @@
 """Several processes that share one model compute what one process computes, however they share it.
 
-`HONE_SHARDINGS=all` tries every combination of settings, which takes ten minutes. DeepSpeed is installed beside the worker's
+`HONE_NIGHTLY=1` tries every combination of settings, which takes ten minutes. DeepSpeed is installed beside the worker's
 Python on first use."""
 
 import json
@@ -168,7 +168,7 @@ A_FEW = [
     {"sharding": "fsdp", "offload_optimizer": True, "sequence_parallel": 2},
     FSDP,
 ]  # fmt: skip
-SETTINGS = list(combinations()) if os.environ.get("HONE_SHARDINGS") == "all" else A_FEW
+SETTINGS = list(combinations()) if os.environ.get("HONE_NIGHTLY") == "1" else A_FEW
 
 
 def label(settings: dict[str, Any]) -> str:

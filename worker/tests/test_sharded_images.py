@@ -31,7 +31,7 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize(("family", "kind", "sharding"), ALL if os.environ.get("HONE_SHARDINGS") == "all" else IN_CI)
+@pytest.mark.parametrize(("family", "kind", "sharding"), ALL if os.environ.get("HONE_NIGHTLY") == "1" else IN_CI)
 def test_a_step_equals_one_process(family: str, kind: str, sharding: str, tmp_path: Path) -> None:
     path, adapter = folder(family), ADAPTERS[kind]
     model = load(path)

@@ -1,10 +1,6 @@
 /** Compares the engine with plain transformers, PEFT and autograd, computed by scripts of worker/tests. */
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import type { Loss } from "../../algorithms/types.ts";
-import { makeTinyModel, runPython } from "../../python/run-python.fixture.ts";
-import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import type { Sequence } from "../../trajectories/types.ts";
 import {
   assertClose,
   lora,
@@ -14,7 +10,11 @@ import {
   plainDescent,
   step,
   withPolicy,
-} from "../conformance/tools.ts";
+} from "../../../conformance/tools.ts";
+import type { Loss } from "../../algorithms/types.ts";
+import { makeTinyModel, runPython } from "../../python/run-python.fixture.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import type { Sequence } from "../../trajectories/types.ts";
 import type { Engine, Policy } from "../engine.ts";
 import { openLocalEngine } from "./engine.ts";
 
@@ -37,9 +37,21 @@ async function train(policy: Policy, ...seeds: number[]): Promise<void> {
 const whole = (sequences: readonly Sequence[]): Sequence[] =>
   sequences.map(({ tokens }) => ({ tokens, trained: new Uint8Array(tokens.length - 1).fill(1) }));
 
-async function plainLogprobs(sequences: readonly Sequence[], base: string, adapter?: string): Promise<number[]> {
-  const input = { base, adapter, sequences: sequences.map(({ tokens }) => [...tokens]) };
-  return (JSON.parse(await runPython("check_export.py", [], input)) as number[][]).flat();
+interface Plain {
+  what: string;
+  base: string;
+  adapter?: string;
+  logprobs: Float32Array;
+}
+
+/** Compares with plain transformers, in one process for all models. */
+async function expectPlain(sequences: readonly Sequence[], models: readonly Plain[]): Promise<void> {
+  const input = {
+    models: models.map(({ base, adapter }) => ({ base, adapter })),
+    sequences: sequences.map(({ tokens }) => [...tokens]),
+  };
+  const plain = JSON.parse(await runPython("check_export.py", [], input)) as number[][][];
+  for (const [index, { what, logprobs }] of models.entries()) assertClose(logprobs, plain[index]!.flat(), 1e-4, what);
 }
 
 /** PPO's clipped objective with an entropy bonus, summed, written out for this comparison. `starts`: of each sequence's trained tokens. */
@@ -76,9 +88,10 @@ function ppo(
 describe("compared with plain transformers", () => {
   it("the base model, an exported adapter and merged weights have equal log-probabilities", async () => {
     const sequences = whole(madeUpSequences(engine, 3));
+    const found: Plain[] = [];
     await withPolicy(engine, { kind: "none" }, async (base) => {
       const { logprobs } = await base.learner.forward(sequences, {});
-      assertClose(logprobs, await plainLogprobs(sequences, at("model")), 1e-4, "the base model");
+      found.push({ what: "the base model", base: at("model"), logprobs });
     });
     const everything = { ...lora(), targets: ["attn", "mlp", "unembed"] as const };
     await withPolicy(engine, everything, async (policy) => {
@@ -86,15 +99,16 @@ describe("compared with plain transformers", () => {
       const { logprobs } = await policy.learner.forward(sequences, {});
       await policy.learner.export(at("adapter"), "adapter");
       await policy.learner.export(at("merged"), "merged");
-      assertClose(logprobs, await plainLogprobs(sequences, at("model"), at("adapter")), 1e-4, "the adapter in PEFT");
-      assertClose(logprobs, await plainLogprobs(sequences, at("merged")), 1e-4, "the merged weights");
+      found.push({ what: "the adapter in PEFT", base: at("model"), adapter: at("adapter"), logprobs });
+      found.push({ what: "the merged weights", base: at("merged"), logprobs });
     });
     await withPolicy(engine, { kind: "full" }, async (policy) => {
       await train(policy, 1, 2);
       const { logprobs } = await policy.learner.forward(sequences, {});
       await policy.learner.export(at("full"), "merged");
-      assertClose(logprobs, await plainLogprobs(sequences, at("full")), 1e-4, "all weights");
+      found.push({ what: "all weights", base: at("full"), logprobs });
     });
+    await expectPlain(sequences, found);
   });
 
   it("merged weights open in the engine again", async () => {

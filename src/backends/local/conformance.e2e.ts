@@ -1,9 +1,9 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, it } from "vitest";
+import { conformance } from "../../../conformance/conformance.ts";
+import { precisionChecks } from "../../../conformance/precision.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { conformance } from "../conformance/conformance.ts";
-import { precisionChecks } from "../conformance/precision.ts";
 import type { Engine } from "../engine.ts";
 import { capabilities } from "./capabilities.ts";
 import { openLocalEngine } from "./engine.ts";

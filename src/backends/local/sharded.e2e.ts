@@ -2,18 +2,19 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { conformance } from "../../../conformance/conformance.ts";
+import { samplerChecks } from "../../../conformance/sampler.ts";
+import { linearLoss, madeUpSequences, madeUpWeights, numTrained } from "../../../conformance/tools.ts";
 import { singleTurn } from "../../agents/single-turn.ts";
 import { openChat } from "../../chat/chat.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
+import { nightly } from "../../nightly.fixture.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { mean } from "../../statistics.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
 import { composeEngine } from "../compose-engine.ts";
-import { conformance } from "../conformance/conformance.ts";
-import { samplerChecks } from "../conformance/sampler.ts";
-import { linearLoss, madeUpSequences, madeUpWeights, numTrained } from "../conformance/tools.ts";
 import type { Engine } from "../engine.ts";
 import { shardedCapabilities } from "./capabilities.ts";
 import { openLocalEngine } from "./engine.ts";
@@ -32,8 +33,8 @@ const every = (["zero1", "zero2", "zero3", "fsdp"] as const).flatMap((sharding) 
     .filter(([, { offloadParameters }]) => !offloadParameters || sharding === "fsdp" || sharding === "zero3")
     .map(([name, variant]) => ({ name: `${sharding}, ${name}`, more: { sharding, ...variant } })),
 );
-/** `HONE_SHARDINGS=all` checks all of these. The last one stays open for the other tests. */
-const shardings = process.env.HONE_SHARDINGS === "all" ? every : every.slice(-1);
+/** The last one stays open for the other tests. */
+const shardings = nightly ? every : every.slice(-1);
 
 const root = temporaryFolder("sharded");
 let options: Options;

@@ -5,10 +5,10 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
+import { madeUpTokens, params } from "../../../conformance/tools.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { madeUpTokens, params } from "../conformance/tools.ts";
 import { openLocalEngine } from "./engine.ts";
 
 const root = temporaryFolder("worker");

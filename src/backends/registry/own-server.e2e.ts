@@ -5,6 +5,16 @@ import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { samplerChecks } from "../../../conformance/conformance.ts";
+import {
+  lora,
+  madeUpSequences,
+  madeUpTokens,
+  madeUpWeights,
+  numTrained,
+  params,
+  step,
+} from "../../../conformance/tools.ts";
 import { singleTurn } from "../../agents/single-turn.ts";
 import { openChat } from "../../chat/chat.ts";
 import { renderWithImages } from "../../chat/images/prepare-images.ts";
@@ -12,15 +22,13 @@ import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
 import { png } from "../../images/pictures.fixture.ts";
-import { runPython } from "../../python/run-python.fixture.ts";
+import { makeTinyVisionModel } from "../../python/run-python.fixture.ts";
 import { visionOf } from "../../rollout/vision.ts";
 import { mean } from "../../statistics.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import { composeEngine } from "../compose-engine.ts";
-import { samplerChecks } from "../conformance/conformance.ts";
-import { lora, madeUpSequences, madeUpTokens, madeUpWeights, numTrained, params, step } from "../conformance/tools.ts";
 import type { Engine, Policy, Sampler } from "../engine.ts";
 import { capabilitiesWith } from "../local/capabilities.ts";
 import { openLocalEngine } from "../local/engine.ts";
@@ -45,7 +53,7 @@ let engine: Engine;
 let encode: (text: string) => ArrayLike<number>;
 
 beforeAll(async () => {
-  await runPython("make_tiny_vision_model.py", [root, "qwen2_vl", "32"]);
+  await makeTinyVisionModel(root, "qwen2_vl", 32);
   const hooks = { logFile: join(root, "worker.log") };
   local = await openLocalEngine(localEngineOptions(config(), hooks));
   server = await startOwnServer(config(), local, hooks);

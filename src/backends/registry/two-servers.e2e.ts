@@ -3,13 +3,13 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, expect, it } from "vitest";
+import { madeUpTokens, params } from "../../../conformance/tools.ts";
 import { openChat } from "../../chat/chat.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
-import { madeUpTokens, params } from "../conformance/tools.ts";
 import type { Engine } from "../engine.ts";
 import { openEngine } from "./open-engine.ts";
 

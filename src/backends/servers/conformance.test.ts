@@ -1,9 +1,9 @@
 /** The conformance checks of samplers, over inference servers' HTTP in front of the tabular engine. */
 import { afterAll, beforeAll, describe, test } from "vitest";
+import { samplerChecks } from "../../../conformance/conformance.ts";
+import { withTrainedPolicy } from "../../../conformance/tools.ts";
 import { deriveSeed, uniforms } from "../../random.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
-import { samplerChecks } from "../conformance/conformance.ts";
-import { withTrainedPolicy } from "../conformance/tools.ts";
 import type { Capabilities, Sampler } from "../engine.ts";
 import { fakeServer } from "./fake-server.fixture.ts";
 import { serverSampler } from "./server-sampler.ts";

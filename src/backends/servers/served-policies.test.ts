@@ -2,9 +2,17 @@
 import { existsSync, readdirSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { afterEach, describe, expect, test } from "vitest";
+import {
+  lora,
+  madeUpSequences,
+  madeUpWeights,
+  numTrained,
+  params,
+  sampleOne,
+  step,
+} from "../../../conformance/tools.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
-import { lora, madeUpSequences, madeUpWeights, numTrained, params, sampleOne, step } from "../conformance/tools.ts";
 import type { AdapterSpec, Engine, Policy, Sample } from "../engine.ts";
 import {
   encode,

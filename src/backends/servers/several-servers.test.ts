@@ -1,10 +1,10 @@
 /** Several servers of one model: who gets which request, and what happens when one of them fails. */
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { lora, params, sampleOne } from "../../../conformance/tools.ts";
 import { UserError } from "../../errors.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
-import { lora, params, sampleOne } from "../conformance/tools.ts";
 import type { Engine, Sample, SampleRequest, Sampler } from "../engine.ts";
 import { servedEngine } from "./fake-policy-server.fixture.ts";
 import { fakeServer } from "./fake-server.fixture.ts";

@@ -5,6 +5,16 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
+import { learnerChecks } from "../../../conformance/conformance.ts";
+import {
+  assertClose,
+  linearLoss,
+  madeUpSequences,
+  madeUpWeights,
+  numTrained,
+  params,
+  plainDescent,
+} from "../../../conformance/tools.ts";
 import { singleTurn } from "../../agents/single-turn.ts";
 import type { CallParams } from "../../agents/types.ts";
 import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
@@ -14,6 +24,7 @@ import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { generated } from "../../data/generated.ts";
+import { nightly } from "../../nightly.fixture.ts";
 import { installedPython } from "../../python/find.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { uniforms } from "../../random.ts";
@@ -22,16 +33,6 @@ import { train } from "../../trainer/train.ts";
 import { estimatorRuns, lossRuns, type NamedRun } from "../../trainer/update/every-algorithm.fixture.ts";
 import { totalsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TrainingBatch } from "../../trajectories/types.ts";
-import { learnerChecks } from "../conformance/conformance.ts";
-import {
-  assertClose,
-  linearLoss,
-  madeUpSequences,
-  madeUpWeights,
-  numTrained,
-  params,
-  plainDescent,
-} from "../conformance/tools.ts";
 import type { Engine, Learner, LearningEngine, Sample, Sampler } from "../engine.ts";
 import { openLocalEngine } from "../local/engine.ts";
 import { servedEngine } from "../servers/fake-policy-server.fixture.ts";
@@ -337,10 +338,10 @@ async function metricsOf(name: string, of: LearningEngine, overrides: readonly s
   );
 }
 
-/** Set `HONE_EVERY_ALGORITHM=1` for all. */
-const few = ["estimator gae", "estimator optimal_token_baseline", "estimator rloo", "loss gspo", "loss clip_cov"];
+/** A critic, token concentrations, and a mark on tokens of the whole batch. */
+const few = ["estimator gae", "estimator optimal_token_baseline", "loss clip_cov"];
 const runs = [...named("estimator", estimatorRuns), ...named("loss", lossRuns)].filter(
-  ([name]) => process.env.HONE_EVERY_ALGORITHM || few.includes(name),
+  ([name]) => nightly || few.includes(name),
 );
 
 describe("the same samples give the metrics of the local engine", () => {

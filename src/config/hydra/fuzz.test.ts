@@ -1,17 +1,18 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
-/** Random overrides and files give a configuration or a UserError with a location. `HONE_FUZZ=100000` runs more cases. */
+/** Random overrides and files give a configuration or a UserError with a location. */
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
+import { nightly } from "../../nightly.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { plain } from "../tree/node.ts";
 import { composeHydra } from "./compose-hydra.ts";
 import { expandSweep } from "./expand-sweep.ts";
 import { resolveTree } from "./resolve.ts";
 
-const numRuns = Number(process.env.HONE_FUZZ ?? 1000);
+const numRuns = nightly ? 10_000 : 300;
 const limit = Math.max(60_000, numRuns * 20);
 const folder = temporaryFolder("fuzz");
 

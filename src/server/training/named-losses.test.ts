@@ -1,17 +1,17 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { madeUpSequences, plainDescent } from "../../../conformance/tools.ts";
 import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
-import { madeUpSequences, plainDescent } from "../../backends/conformance/tools.ts";
 import type { Policy } from "../../backends/engine.ts";
 import { uniforms } from "../../random.ts";
-import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { memory, temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { offsetsOf, totalsOf } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import { type OpenedTinker, openTinker } from "../tinker-engine.fixture.ts";
 
-const root = temporaryFolder("named");
+const root = temporaryFolder("named", memory);
 
 const base: PolicyLossOptions = {
   ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: 0.28, aggMode: null, lossScale: 12 },

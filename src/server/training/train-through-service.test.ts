@@ -3,14 +3,14 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
 import { generated } from "../../data/generated.ts";
-import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { memory, temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
 import type { Experiment } from "../../trainer/experiment.ts";
 import { train } from "../../trainer/train.ts";
 import { killableEngine } from "../models/killable-engine.fixture.ts";
 import { openTinker } from "../tinker-engine.fixture.ts";
 
-const root = temporaryFolder("through");
+const root = temporaryFolder("through", memory);
 
 const experiment: Experiment<unknown> = {
   train: generated("toy", 64, (index) => ({ index })),
@@ -20,7 +20,7 @@ const experiment: Experiment<unknown> = {
   }),
   config: {
     model: { name: "tiny" },
-    rllm: { trainer: { total_batches: 5, logger: [] }, rollout: { n: 8 } },
+    rllm: { trainer: { total_batches: 5, logger: [], plot_every: 0 }, rollout: { n: 8 } },
     training: { learning_rate: 0.3 },
     data: { train_batch_size: 4, max_response_length: 4 },
   },

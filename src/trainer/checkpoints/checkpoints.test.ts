@@ -10,11 +10,10 @@ import {
   writeFileSync,
 } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { RunError, UserError } from "../../errors.ts";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
+import { memory, removeFolder } from "../../temporary-folder.fixture.ts";
 import { latestCheckpoint, readCheckpoint, saveCheckpoint } from "./checkpoints.ts";
 
 /** The file system as a power cut sees it: from operation `crashAt` on, nothing is done any more. */
@@ -82,7 +81,7 @@ vi.mock("node:fs/promises", async (importActual) => {
 let root: string;
 let folder: string;
 beforeEach(() => {
-  root = mkdtempSync(join(tmpdir(), "checkpoints-"));
+  root = mkdtempSync(join(memory, "checkpoints-"));
   folder = join(root, "checkpoints");
 });
 afterEach(() => {

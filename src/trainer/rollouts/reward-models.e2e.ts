@@ -8,6 +8,7 @@ import { singleTurn } from "../../agents/single-turn.ts";
 import type { Reward } from "../../agents/types.ts";
 import { readLightRft } from "../../config/lightrft/compose-lightrft.ts";
 import { generated } from "../../data/generated.ts";
+import { nightly } from "../../nightly.fixture.ts";
 import { preparePython } from "../../python/prepare.ts";
 import { makeTinyModel, makeTinyRewardModel } from "../../python/run-python.fixture.ts";
 import { remoteReward } from "../../rewards/remote/remote-reward.ts";
@@ -79,7 +80,8 @@ async function startServer() {
   return { url: `http://127.0.0.1:${Number(line)}`, process };
 }
 
-it("a reward model scores like a server that runs transformers", async () => {
+// The next test compares the same two.
+it.runIf(nightly)("a reward model scores like a server that runs transformers", async () => {
   const served = remoteReward<Row>({
     url: await serve(),
     query: (row, reply) => JSON.stringify([{ role: "user", content: prompt(row) }, reply.message]),

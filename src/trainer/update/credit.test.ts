@@ -3,6 +3,7 @@ import { afterAll, describe, expect, it } from "vitest";
 import type { Workflow } from "../../agents/types.ts";
 import type { ConfigInput } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
+import { nightly } from "../../nightly.fixture.ts";
 import { rewardGroup } from "../../trajectories/sample-episodes.fixture.ts";
 import {
   countOperations,
@@ -122,7 +123,7 @@ describe("gathering", () => {
         await run(experiment, openToy(), folder);
         expect(metricLines(folder)).toEqual(metricLines(whole));
       }),
-      { numRuns: 6, seed: 1 },
+      { numRuns: nightly ? 20 : 3, seed: 1 },
     );
   });
 });

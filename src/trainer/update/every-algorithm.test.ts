@@ -1,9 +1,9 @@
-/** What estimators and losses are combined with; each of them by itself trains a real model in every-algorithm.e2e.ts. */
+/** Each estimator and each loss trains a small model, and so does what they are combined with; every-algorithm.e2e.ts trains a Llama. */
 import { afterAll, describe, expect, it } from "vitest";
 import { sequenceLoss, tokenLoss } from "../../algorithms/policy-loss/custom-loss.ts";
 import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
-import { algorithm, rewardTable } from "./every-algorithm.fixture.ts";
+import { algorithm, estimatorRuns, lossRuns, rewardTable } from "./every-algorithm.fixture.ts";
 
 const { newFolder, remove } = temporaryFolders("hone-every-algorithm-");
 const table = rewardTable();
@@ -37,6 +37,16 @@ async function run(label: string, overrides: readonly string[]) {
   expect(table.add(label, summary)).toBeGreaterThan(0.15);
   return { first: summary.history[0]!.metrics, last: summary.history.at(-1)!.metrics };
 }
+
+describe("a small model learns", () => {
+  it.each(estimatorRuns)("by the estimator %s", async (name, overrides) => {
+    await run(`estimator ${name}`, overrides);
+  });
+
+  it.each(lossRuns)("by the loss %s", async (name, overrides) => {
+    await run(`loss ${name}`, overrides);
+  });
+});
 
 describe("options on top of an algorithm", () => {
   it.each<[string, string[]]>([

@@ -1,12 +1,19 @@
 /** The local engine's critics: their gradient compared with torch's autograd on a plain model, and a run that uses them. */
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
+import {
+  lora,
+  madeUpSequences,
+  madeUpWeights,
+  numTrained,
+  ordinary,
+  plainDescent,
+} from "../../../../conformance/tools.ts";
 import { valueLoss } from "../../../algorithms/value-loss.ts";
 import { makeTinyModel, runPython } from "../../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
 import { totalsOf } from "../../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../../trajectories/types.ts";
-import { lora, madeUpSequences, madeUpWeights, numTrained, ordinary, plainDescent } from "../../conformance/tools.ts";
 import type { AdapterSpec, Engine } from "../../engine.ts";
 import { openLocalEngine } from "../engine.ts";
 

@@ -1,13 +1,6 @@
 /** Compares every policy loss through the engine with the same loss by torch's autograd on a plain model. */
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
-import { clipCov, klCov } from "../../../algorithms/losses/covariance.ts";
-import { lossDefaults, policyLosses } from "../../../algorithms/losses/policy-losses.ts";
-import { type PolicyLossOptions, policyLoss } from "../../../algorithms/policy-loss/policy-loss.ts";
-import { makeTinyModel, runPython } from "../../../python/run-python.fixture.ts";
-import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
-import { totalsOf } from "../../../trajectories/batch.ts";
-import type { TrainingBatch } from "../../../trajectories/types.ts";
 import {
   lora,
   madeUpSequences,
@@ -16,7 +9,14 @@ import {
   plainDescent,
   step,
   withPolicy,
-} from "../../conformance/tools.ts";
+} from "../../../../conformance/tools.ts";
+import { clipCov, klCov } from "../../../algorithms/losses/covariance.ts";
+import { lossDefaults, policyLosses } from "../../../algorithms/losses/policy-losses.ts";
+import { type PolicyLossOptions, policyLoss } from "../../../algorithms/policy-loss/policy-loss.ts";
+import { makeTinyModel, runPython } from "../../../python/run-python.fixture.ts";
+import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
+import { totalsOf } from "../../../trajectories/batch.ts";
+import type { TrainingBatch } from "../../../trajectories/types.ts";
 import type { Engine } from "../../engine.ts";
 import { openLocalEngine } from "../engine.ts";
 

@@ -1,11 +1,11 @@
 /** References and critics from another model than the engine's, in workers of their own. */
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
+import { lora, madeUpSequences, ordinary } from "../../../../conformance/tools.ts";
 import { valueLoss } from "../../../algorithms/value-loss.ts";
 import { makeTinyModel, makeTinyRewardModel } from "../../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
 import { totalsOf } from "../../../trajectories/batch.ts";
-import { lora, madeUpSequences, ordinary } from "../../conformance/tools.ts";
 import type { Engine } from "../../engine.ts";
 import { openLocalEngine } from "../engine.ts";
 

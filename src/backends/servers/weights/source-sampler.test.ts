@@ -1,7 +1,7 @@
 /** Servers that get their weights from elsewhere: running requests end, wait, and continue with the new weights. */
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { madeUpSequences, madeUpWeights, numTrained, params, sampleOne, step } from "../../../../conformance/tools.ts";
 import { tabularEngine } from "../../../testing/tabular-engine.ts";
-import { madeUpSequences, madeUpWeights, numTrained, params, sampleOne, step } from "../../conformance/tools.ts";
 import type { Engine, Policy, Published, Sample, Sampler } from "../../engine.ts";
 import { servedEngine } from "../fake-policy-server.fixture.ts";
 import { fakeServer } from "../fake-server.fixture.ts";

@@ -2,8 +2,8 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { samplerChecks } from "../../../backends/conformance/conformance.ts";
-import { lora } from "../../../backends/conformance/tools.ts";
+import { samplerChecks } from "../../../../conformance/conformance.ts";
+import { lora } from "../../../../conformance/tools.ts";
 import type { Capabilities, Sampler } from "../../../backends/engine.ts";
 import { serverSampler } from "../../../backends/servers/server-sampler.ts";
 import { deriveSeed, uniforms } from "../../../random.ts";

@@ -1,6 +1,6 @@
 /** Checks that a sampler and its learner have the same log-probabilities and the same weights. */
 import assert from "node:assert/strict";
-import type { Policy, Sample, SampleRequest } from "../engine.ts";
+import type { Policy, Sample, SampleRequest } from "../src/backends/engine.ts";
 import { everywhere } from "./targets.ts";
 import {
   assertClose,

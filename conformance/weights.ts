@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import type { AdapterSpec, Engine, Policy } from "../engine.ts";
+import type { AdapterSpec, Engine, Policy } from "../src/backends/engine.ts";
 import {
   assertClose,
   assertDiffer,

@@ -1,8 +1,8 @@
 /** Checks of critics: values that begin at 0, their gradient, their own saved state, and no sampling. */
 import assert from "node:assert/strict";
-import type { Loss } from "../../algorithms/types.ts";
-import type { Sequence } from "../../trajectories/types.ts";
-import type { Capabilities, Engine, Learner } from "../engine.ts";
+import type { Loss } from "../src/algorithms/types.ts";
+import type { Capabilities, Engine, Learner } from "../src/backends/engine.ts";
+import type { Sequence } from "../src/trajectories/types.ts";
 import {
   assertClose,
   assertDiffer,

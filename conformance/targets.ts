@@ -1,7 +1,7 @@
 /** Checks that outputs of chosen tokens equal those of sequences that continue with these tokens. */
 import assert from "node:assert/strict";
-import type { Sequence } from "../../trajectories/types.ts";
-import type { Engine, Learner } from "../engine.ts";
+import type { Engine, Learner } from "../src/backends/engine.ts";
+import type { Sequence } from "../src/trajectories/types.ts";
 import {
   assertClose,
   assertRatio,

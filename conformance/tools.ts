@@ -1,10 +1,7 @@
 /** Tools of the conformance checks: made-up token sequences, simple losses, comparisons. */
 
 import assert from "node:assert/strict";
-import type { Loss } from "../../algorithms/types.ts";
-import { concatenate } from "../../concatenate.ts";
-import { uniforms } from "../../random.ts";
-import type { Sequence } from "../../trajectories/types.ts";
+import type { Loss } from "../src/algorithms/types.ts";
 import type {
   AdamParams,
   AdapterSpec,
@@ -18,7 +15,10 @@ import type {
   SampleRequest,
   Sampler,
   SamplingParams,
-} from "../engine.ts";
+} from "../src/backends/engine.ts";
+import { concatenate } from "../src/concatenate.ts";
+import { uniforms } from "../src/random.ts";
+import type { Sequence } from "../src/trajectories/types.ts";
 
 export interface ConformanceHelpers {
   /** A path in a temporary folder that does not exist yet. */

@@ -1,6 +1,6 @@
 /** Checks of every sampler: seeds, filters, stops, aborts, streams. */
 import assert from "node:assert/strict";
-import type { Sample } from "../engine.ts";
+import type { Sample } from "../src/backends/engine.ts";
 import { assertClose, groups, madeUpTokens, params, type SamplerCheck, sampleAll, sampleOne } from "./tools.ts";
 
 export const samplerChecks: SamplerCheck[] = [

@@ -1,6 +1,6 @@
 /** Checks of an optimizer step in every precision of the weights. They need no tolerance, so they also run in low precision. */
 import assert from "node:assert/strict";
-import type { Engine, LearnerSpec } from "../engine.ts";
+import type { Engine, LearnerSpec } from "../src/backends/engine.ts";
 import { type ConformanceCheck, madeUpSequences, numTrained, ordinary, step, withLearner } from "./tools.ts";
 
 /** Low precision blurs the log-probabilities of a small model, so the changes of several adapters are added up. */
