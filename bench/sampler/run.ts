@@ -40,7 +40,7 @@ const [sequences, tokens, rounds] = [flags.sequences, flags.tokens, flags.rounds
   number,
 ];
 const promptLength = 64;
-/** Of the server, if it requires one. */
+/** The server's key, if it requires one. */
 const apiKey = process.env.VLLM_API_KEY;
 
 const requestsOf = (round: number): SampleRequest[] =>

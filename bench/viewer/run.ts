@@ -76,7 +76,7 @@ try {
         `${name.padEnd(46)} median ${median.toFixed(0).padStart(5)} ms   worst ${worst.toFixed(0).padStart(5)} ms`,
       );
     }
-    console.log(`memory of the server: ${mostMemory(server.pid!)} at most`);
+    console.log(`memory of the server: ${maxMemory(server.pid!)} at most`);
   } finally {
     server.kill();
   }
@@ -108,7 +108,7 @@ function urlOf(output: NodeJS.ReadableStream): Promise<string> {
   });
 }
 
-function mostMemory(pid: number): string {
+function maxMemory(pid: number): string {
   const found = /VmHWM:\s*(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"));
   return found === null ? "unknown" : `${(Number(found[1]) / 1000).toFixed(0)} MB`;
 }

@@ -26,13 +26,13 @@ export interface CommandAgentOptions<Row> {
   reward?: (row: Row, result: AgentResult) => number | Outcome | Promise<number | Outcome>;
 }
 
-/** Of the output, in characters; what comes before is forgotten. */
-const mostOutput = 4 * 2 ** 20;
+/** Characters of the output that are kept: the last ones. */
+const maxOutput = 4 * 2 ** 20;
 
 /** Lines of standard error that a failure quotes. */
 const quotedLines = 20;
 /** Lines of standard error that an attempt writes to the log. */
-const mostLogged = 1000;
+const maxLogged = 1000;
 
 /**
  * Runs a program for each rollout. It finds the model through OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL
@@ -86,8 +86,8 @@ function lineLog(log: (line: string) => void) {
   let count = 0;
   const add = (line: string) => {
     if (last.push(line) > quotedLines) last.shift();
-    if (++count <= mostLogged) log(`stderr: ${line}`);
-    else if (count === mostLogged + 1) log(`stderr: more than ${mostLogged} lines; the others are not logged`);
+    if (++count <= maxLogged) log(`stderr: ${line}`);
+    else if (count === maxLogged + 1) log(`stderr: more than ${maxLogged} lines; the others are not logged`);
   };
   return {
     push(text: string) {
@@ -157,7 +157,7 @@ function runProgram(
     signal.addEventListener("abort", stop, { once: true });
     let output = "";
     child.stdout.setEncoding("utf8").on("data", (text: string) => {
-      output = (output + text).slice(-mostOutput);
+      output = (output + text).slice(-maxOutput);
     });
     child.stderr.setEncoding("utf8").on("data", stderr);
     child.on("error", (error) => {

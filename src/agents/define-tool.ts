@@ -5,7 +5,7 @@ import type { Tool } from "./types.ts";
 export interface ToolOptions<Shape extends z.ZodRawShape> {
   name: string;
   description: string;
-  /** Of the arguments; sent to the model as JSON Schema. */
+  /** The arguments' schemas, sent to the model as JSON Schema. */
   parameters?: Shape;
   run: (args: z.output<z.ZodObject<Shape>>, context: { signal: AbortSignal }) => unknown;
 }

@@ -20,7 +20,7 @@ export interface MultiTurnOptions<Row, Action = Reply> {
   agent?: (task: Task<Row>) => Agent<Action> | Promise<Agent<Action>>;
   /** Maximum number of turns, if it is less than `rllm.agent.max_steps`. */
   maxSteps?: number | undefined;
-  /** Of each model call, e.g. `{ maxTokens: 64 }`. */
+  /** Parameters of each model call, e.g. `{ maxTokens: 64 }`. */
   params?: CallParams | undefined;
 }
 

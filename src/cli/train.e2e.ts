@@ -9,7 +9,7 @@ import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
-/** Of the trainer and of the worker, in turn. Set `HONE_KILLS=20` for a longer test. */
+/** Kills of the trainer and of the worker, in turn. Set `HONE_KILLS=20` for a longer test. */
 const kills = Number(process.env.HONE_KILLS ?? 2);
 
 const project = fileURLToPath(new URL("../..", import.meta.url));

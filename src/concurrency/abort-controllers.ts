@@ -7,7 +7,7 @@
 import { getEventListeners, setMaxListeners } from "node:events";
 
 const idle: AbortController[] = [];
-const mostIdle = 1024;
+const maxIdle = 1024;
 
 /** Stays registered: Node rebuilds a table of listeners that is emptied and filled again. */
 const noop = () => {};
@@ -23,7 +23,7 @@ export function takeAbortController(): AbortController {
 /** Call it once, when the work is over. A controller that was aborted, or whose signal still has listeners, is not reused. */
 export function giveBackAbortController(controller: AbortController): void {
   const { signal } = controller;
-  if (signal.aborted || idle.length >= mostIdle || getEventListeners(signal, "abort").length > 1) return;
+  if (signal.aborted || idle.length >= maxIdle || getEventListeners(signal, "abort").length > 1) return;
   idle.push(controller);
 }
 

@@ -18,11 +18,11 @@ const holderSchema = z.object({
 
 type Holder = z.output<typeof holderSchema>;
 
-const mostLockBytes = 1 << 16;
+const maxLockBytes = 1 << 16;
 
 /** The text of a lock; undefined when there is none. @throws as `readInside` */
 const readLock = (file: string): string | undefined =>
-  readInside(dirname(file), basename(file), mostLockBytes)?.toString("utf8");
+  readInside(dirname(file), basename(file), maxLockBytes)?.toString("utf8");
 
 /** Undefined for a damaged file, such as the empty one that a power cut may leave. */
 function holderOf(text: string): Holder | undefined {

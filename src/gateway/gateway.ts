@@ -32,7 +32,7 @@ export interface GatewayOptions {
   /** Opens a session for the first call to its name; without it such calls are refused. */
   openUnknown?: (source: { session: string; attempt: number }) => OpenSession;
   store?: TraceStore | undefined;
-  /** Of one model call. Default: until its session ends. */
+  /** Time limit of one model call. Default: until its session ends. */
   callTimeoutSeconds?: number;
   log?: (line: string) => void;
 }

@@ -18,16 +18,16 @@ export interface ImageLoader {
 
 /** Which addresses a loader fetches images from. */
 export interface Fetching extends Pick<DownloadOptions, "resolve"> {
-  /** Of the user's own data and program. Default: all public ones. */
+  /** Addresses in the user's own data and program. Default: all public ones. */
   own?: AddressRules | undefined;
-  /** Of clients, which could otherwise probe this machine's network. Default: none. */
+  /** Addresses from clients, which could otherwise probe this machine's network. Default: none. */
   clients?: AddressRules | undefined;
   /** Logs why an address of a client was not used: the client gets the same sentence for every cause. */
   log?: (line: string) => void;
 }
 
 /** Number of addresses that are cached, and their length: clients choose them. */
-const [mostCached, longestAddress] = [4096, 8192];
+const [maxCached, longestAddress] = [4096, 8192];
 
 /** Results are cached by address, so that each address is fetched once. */
 export function imageLoader(store: MediaStore, fetching: Fetching = {}): ImageLoader {
@@ -40,7 +40,7 @@ export function imageLoader(store: MediaStore, fetching: Fetching = {}): ImageLo
     const image = fetchUnlessStored(url, rules, fetched.get(key));
     fetched.set(key, image);
     const [oldest] = fetched.keys();
-    if (oldest !== undefined && fetched.size > mostCached) fetched.delete(oldest);
+    if (oldest !== undefined && fetched.size > maxCached) fetched.delete(oldest);
     image.catch(() => fetched.delete(key));
     return image;
   }

@@ -22,9 +22,9 @@ export interface MediaStore {
 export const mediaFolder = "media";
 
 /** Maximum number of bytes in a store without a folder; the oldest images are dropped first. */
-const mostMemory = 1024 ** 3;
+const maxMemory = 1024 ** 3;
 
-export function memoryStore(most = mostMemory): MediaStore {
+export function memoryStore(most = maxMemory): MediaStore {
   const kept = new Map<string, Uint8Array>();
   let total = 0;
   return {

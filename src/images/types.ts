@@ -25,7 +25,7 @@ export interface StoredImage {
   /** SHA-256 of the file's bytes, in lowercase hexadecimal. */
   hash: string;
   type: ImageType;
-  /** Of the file, in pixels, before any rotation that its EXIF data asks for. */
+  /** In pixels, as in the file: before any rotation that its EXIF data asks for. */
   width: number;
   height: number;
   /** Size of the file. */

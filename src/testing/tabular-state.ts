@@ -17,7 +17,7 @@ const schema = z.strictObject({
 });
 
 export interface TabularState extends AdamState {
-  /** Of the published weights. */
+  /** Version of the published weights. */
   version: number;
   parameters: Float64Array;
 }

@@ -22,7 +22,7 @@ export interface FineTuneOptions {
   data: Dataset<readonly ChatMessage[]>;
   /** Conversations of one optimizer step. */
   batchSize: number;
-  /** Of AdamW; reached after a tenth of the steps. */
+  /** AdamW's learning rate, reached after a tenth of the steps. */
   learningRate: number;
   /** Rank and alpha of the LoRA adapters, which are merged into the written model; rank 0 trains all weights. Default 32. */
   loraRank?: number;

@@ -18,7 +18,7 @@ export interface Recovery {
 }
 
 /** Attempts in a row that begin at the same step. */
-const mostWithoutProgress = 3;
+const maxWithoutProgress = 3;
 
 export function createRecovery(): Recovery {
   let count = 0;
@@ -43,7 +43,7 @@ export function createRecovery(): Recovery {
     },
     after(error) {
       const lost = stateLostIn(error);
-      if (!lost || folder === undefined || fruitless >= mostWithoutProgress) return undefined;
+      if (!lost || folder === undefined || fruitless >= maxWithoutProgress) return undefined;
       count++;
       fruitless++;
       return `${lost.message}; continuing from the last checkpoint (recovery ${count} of this run)`;

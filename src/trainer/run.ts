@@ -2,7 +2,7 @@
 import type { Dataset } from "../data/types.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import type { RunFolder } from "../tracking/run-folder/run-folder.ts";
-import type { CheckpointKeeper } from "./checkpoints/checkpoint-keeper.ts";
+import type { CheckpointSaver } from "./checkpoints/checkpoint-saver.ts";
 import type { StrayErrors } from "./opening/stray-errors.ts";
 import type { Recipe } from "./recipe/recipe.ts";
 import type { Recorder } from "./records/record.ts";
@@ -18,7 +18,7 @@ export interface Run {
   readonly models: Models;
   readonly rollouts: Rollouts;
   readonly recorder: Recorder;
-  readonly checkpoints: CheckpointKeeper | undefined;
+  readonly checkpoints: CheckpointSaver | undefined;
   /** Undefined if the run only measures. */
   readonly folder: RunFolder | undefined;
   /** For `watchOutage`. */

@@ -16,7 +16,7 @@ export interface Progress {
   failingSteps?: number;
   /** The current weight of an adaptive KL term; absent before its first change. */
   klWeight?: number | undefined;
-  /** Of asynchronous training. */
+  /** State of asynchronous training. */
   dispatch?: DispatchState;
   /** The moments of all rewards so far, if rewards are normalized by them. */
   rewardMoments?: RunningMoments | undefined;

@@ -12,7 +12,7 @@ import {
 } from "./to-sequences.ts";
 import type { TerminationReason, TrainingBatch, Trajectory, TrajectoryGroup } from "./types.ts";
 
-/** Of a whole trajectory, or of each of its steps: one number, or one for each token of the step. */
+/** The advantage of a whole trajectory, or of each of its steps: one number, or one for each token of the step. */
 export type MemberAdvantage = number | readonly StepAdvantage[];
 export type StepAdvantage = number | ArrayLike<number>;
 

@@ -82,7 +82,7 @@ async function writeJournal(): Promise<void> {
 }
 
 const filters = ["reward<0.2 and role=judge", 'text~"question"', "explanation~pect", "failed=true or signal=false"];
-/** Of one run. */
+/** Routes of one run. */
 const paths = [
   ...["", "/config", "/curves", "/curves?kind=validation&names=val/reward", "/failures", "/journal?limit=5"],
   ...["/anatomy?step=1", "/anatomy?step=1&kind=validation", "/groups?step=1", "/group?step=1&task=arith/0"],
@@ -135,7 +135,7 @@ const bodies: readonly [RegExp, z.ZodType][] = [
 ];
 
 const statuses = new Map<string, number>();
-/** Of processor time; on a busy machine an answer takes longer. */
+/** Limits processor time; on a busy machine an answer takes longer. */
 const maxMilliseconds = 5000;
 const hangMilliseconds = 120_000;
 let slowest = { milliseconds: 0, path: "", case: 0 };

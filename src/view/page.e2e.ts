@@ -25,7 +25,7 @@ let browser: Browser;
 let viewer: RunningViewer;
 let page: Page;
 let training: Promise<unknown>;
-/** Of the page's console, and failed scripts. */
+/** Errors of the page's console, and failed scripts. */
 const errors: string[] = [];
 
 /** Slow enough that a person could watch. */

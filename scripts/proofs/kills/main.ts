@@ -16,7 +16,7 @@ import { uniforms } from "../../../src/random.ts";
 
 interface Scenario {
   overrides: string[];
-  /** Of the command lines of the processes that are killed in turn, and that must end with the run. */
+  /** Match the command lines of the processes that are killed in turn and must end with the run. */
   victims: RegExp[];
   /** What the error says. */
   sentence: RegExp;
@@ -103,7 +103,7 @@ function commandOf(pid: number): string {
 const victimsBelow = (pid: number, patterns = scenario!.victims): number[] =>
   [...below(pid)].filter(([, command]) => patterns.some((pattern) => pattern.test(command))).map(([child]) => child);
 
-/** Of the run's steps, without what depends on time, or on the number of all steps. */
+/** The metrics of the run's steps, without those that depend on time or on the number of all steps. */
 function metricsOf(run: string): Record<string, unknown>[] {
   const file = join(run, "metrics.jsonl");
   if (!existsSync(file)) return [];

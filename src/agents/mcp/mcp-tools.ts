@@ -12,7 +12,7 @@ export type McpServer =
 export interface McpOptions {
   /** Only these tools. Default: all that the server has. */
   only?: readonly string[];
-  /** Of one tool call. Default 60. */
+  /** Time limit of one tool call. Default 60. */
   timeoutSeconds?: number;
 }
 

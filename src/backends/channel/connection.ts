@@ -112,9 +112,9 @@ export class UnknownMediaError extends Error {
 interface WorkerFailure {
   kind: "user" | "run" | "system" | "media" | "internal";
   message: string;
-  /** Of kind `media`. */
+  /** The missing images, if the kind is `media`. */
   hashes?: readonly string[];
-  /** Of kind `system`: the name of the error number, such as ENOSPC, and the file. */
+  /** If the kind is `system`: the name of the error number, such as ENOSPC, and the file. */
   code?: string;
   path?: string;
   hint?: string;

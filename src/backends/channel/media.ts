@@ -10,7 +10,7 @@ import { type Connection, UnknownMediaError } from "./connection.ts";
 import type { OutgoingArrays } from "./frames.ts";
 
 /** Number of images whose tokens are cached. */
-const mostRemembered = 4096;
+const maxRemembered = 4096;
 
 /** @param placeholder as the worker reports it with its model */
 export function workerImages(
@@ -34,7 +34,7 @@ export function workerImages(
           tokens.set(hash, answered[index]!);
           known.set(hash, answered[index]!);
         });
-        for (const hash of [...known.keys()].slice(0, Math.max(0, known.size - mostRemembered))) known.delete(hash);
+        for (const hash of [...known.keys()].slice(0, Math.max(0, known.size - maxRemembered))) known.delete(hash);
       }
       return images.map(({ hash }) => tokens.get(hash)!);
     },

@@ -12,7 +12,7 @@ export interface WorkerModel extends Pick<ModelInfo, "directory" | "architecture
   /** Null if images are not supported; `images_reason` then has the reason, if the model has a vision part. */
   images?: { placeholder: string; placeholder_id: number } | null;
   images_reason?: string | null;
-  /** Of a reward model. */
+  /** Mean and standard deviation of a reward model's scores. */
   score_moments?: [mean: number, std: number] | null;
 }
 

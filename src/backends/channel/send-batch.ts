@@ -16,7 +16,7 @@ export const sendWithCall: SendBatch = async (sequences) => {
 };
 
 /** Number of batches that the worker keeps: those of the policy, its reference and a critic, and one more. */
-const mostStaged = 4;
+const maxStaged = 4;
 
 /** Stages each batch in the worker when it is first needed. A batch is the same if its sequences are the same objects. */
 export function sendOnce(connection: Connection): SendBatch {
@@ -38,7 +38,7 @@ export function sendOnce(connection: Connection): SendBatch {
     // The most recently used batch is the last.
     staged.delete(key);
     staged.set(key, number);
-    for (const [oldest, its] of [...staged].slice(0, Math.max(0, staged.size - mostStaged))) {
+    for (const [oldest, its] of [...staged].slice(0, Math.max(0, staged.size - maxStaged))) {
       staged.delete(oldest);
       unstage(its);
     }

@@ -18,7 +18,7 @@ import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 const root = temporaryFolder("fuzz-images");
 /** As the worker's `decoders.py`. */
 const cpuSeconds = 10;
-const mostPixels = 2 ** 25;
+const maxPixels = 2 ** 25;
 
 type Decoder = ChildProcessByStdio<Writable, Readable, null>;
 
@@ -32,7 +32,7 @@ interface Answer {
 async function decode({ stdin, stdout, ...child }: Decoder, file: Buffer): Promise<Answer | { ended: string }> {
   const head = Buffer.alloc(24);
   head.writeBigUInt64LE(BigInt(file.length));
-  head.writeBigUInt64LE(BigInt(mostPixels), 8);
+  head.writeBigUInt64LE(BigInt(maxPixels), 8);
   head.writeDoubleLE(cpuSeconds, 16);
   stdin.write(Buffer.concat([head, file]));
   let [text, answer, bytes] = ["", undefined as Answer | undefined, 0];

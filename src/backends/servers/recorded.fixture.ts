@@ -29,8 +29,8 @@ export interface Recorded {
   /** Absent where the server refused. */
   tokens?: number[];
   stopReason?: string;
-  /** Of the tokens, by transformers. */
+  /** Log-probabilities of the tokens, by transformers. */
   logprobs?: number[];
-  /** Of the prompt's tokens except the first, by transformers; absent if they were not requested. */
+  /** Log-probabilities of the prompt's tokens except the first, by transformers; absent if they were not requested. */
   promptLogprobs?: number[];
 }

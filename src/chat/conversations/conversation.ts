@@ -58,7 +58,7 @@ export interface Conversation {
   begin(messages: readonly ChatMessage[], options?: CallOptions, images?: PromptImages): Turn;
   /**
    * `begin`, with long texts encoded on another thread.
-   * @throws TextTooLong for a prompt of more than `mostTokens`; the signal's reason if aborted
+   * @throws TextTooLong for a prompt of more than `maxTokens`; the signal's reason if aborted
    */
   beginLater(
     messages: readonly ChatMessage[],
@@ -117,7 +117,7 @@ export function openConversation(chat: Chat): Conversation {
             sampled: tokens.slice(),
             continued: false,
           });
-          if (recorded.length > mostRemembered) recorded.shift();
+          if (recorded.length > maxRemembered) recorded.shift();
           return reply;
         },
       };
@@ -146,7 +146,7 @@ export function openConversation(chat: Chat): Conversation {
  * Number of calls that can be continued. In an endless conversation (a gateway's default session) the oldest are dropped;
  * continuing a dropped one starts a new sequence, which is equally exact.
  */
-const mostRemembered = 256;
+const maxRemembered = 256;
 
 /** Without this check a template would write "None", or a list with its brackets, into the prompt. */
 function requireContent(messages: readonly ChatMessage[], images: PromptImages | undefined): void {

@@ -4,7 +4,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { loadChat } from "../chat.ts";
 import { shareWork } from "../share-work.ts";
-import { mostBytesPerToken, TextTooLong } from "./token-bounds.ts";
+import { maxBytesPerToken, TextTooLong } from "./token-bounds.ts";
 import { openTokenizer } from "./tokenizer.ts";
 
 const families = ["chatml", "gemma", "llama", "qwen", "qwen3"];
@@ -57,7 +57,7 @@ test.each([
   [{ model: bpe, pre_tokenizer: { type: "Split", behavior: "Removed" } }, undefined],
   [{ model: bpe, added_tokens: [{ content: "<x>", rstrip: true }] }, undefined],
 ])("a token of %j stands for at most %j bytes", (file, most) => {
-  expect(mostBytesPerToken(file)).toBe(most);
+  expect(maxBytesPerToken(file)).toBe(most);
 });
 
 test("a text that is far too long is refused without encoding it", async () => {
@@ -65,8 +65,8 @@ test("a text that is far too long is refused without encoding it", async () => {
   const content = "word ".repeat(2_000_000);
   const started = performance.now();
   const refused = [
-    chat.renderLater([{ role: "user", content }], { mostTokens: 2048 }),
-    chat.encodeLater(content, { mostTokens: 2048 }),
+    chat.renderLater([{ role: "user", content }], { maxTokens: 2048 }),
+    chat.encodeLater(content, { maxTokens: 2048 }),
   ];
   for (const each of refused) await expect(each).rejects.toThrow(TextTooLong);
   await expect(chat.encodeLater(content)).rejects.toThrow(/the limit is 8000000/);

@@ -33,7 +33,7 @@ interface TokenizerFile {
  * @returns the largest number of bytes of text per token; undefined if the tokenizer may drop text, or merge text of any
  * length into one token
  */
-export function mostBytesPerToken(file: unknown): number | undefined {
+export function maxBytesPerToken(file: unknown): number | undefined {
   const { model, normalizer, pre_tokenizer: preTokenizer, added_tokens: added = [] } = file as TokenizerFile;
   const byteLevel = hasStep(preTokenizer, "ByteLevel");
   const losesNothing = model?.type === "BPE" && (byteLevel || model.byte_fallback === true) && keepsText(preTokenizer);

@@ -5,7 +5,7 @@ import { Tokenizer as LibraryTokenizer } from "@huggingface/tokenizers";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
 import type { DecodeOptions } from "../types.ts";
-import { mostBytesPerToken } from "./token-bounds.ts";
+import { maxBytesPerToken } from "./token-bounds.ts";
 
 const token = z.union([z.string(), z.looseObject({ content: z.string() }).transform((added) => added.content)]);
 
@@ -58,7 +58,7 @@ export function openTokenizer(directory: string): Tokenizer {
   // Transformers keeps spaces by default; the library removes some.
   const tidySpaces = config.clean_up_tokenization_spaces ?? false;
 
-  const bytesPerToken = mostBytesPerToken(content);
+  const bytesPerToken = maxBytesPerToken(content);
 
   return {
     config,

@@ -13,7 +13,7 @@ export interface SweepOptions {
   random?: () => number;
 }
 
-const mostRuns = 10_000;
+const maxRuns = 10_000;
 
 /**
  * @example expandSweep(["a=1,2", "b=x"]); // [["a=1", "b=x"], ["a=2", "b=x"]]
@@ -40,7 +40,7 @@ export function expandSweep(texts: readonly string[], options: SweepOptions = {}
     }
   }
   const runs = [...choices.values()].reduce((product, values) => product * values.length, 1);
-  if (runs > mostRuns) mistakes.push({ where: "multirun", message: `${runs} runs; the limit is ${mostRuns}` });
+  if (runs > maxRuns) mistakes.push({ where: "multirun", message: `${runs} runs; the limit is ${maxRuns}` });
   if (mistakes.length > 0) throw mistakesError(mistakes);
   return [...choices.values()].reduce<string[][]>(
     (sets, values) => sets.flatMap((set) => values.map((value) => [...set, value])),
@@ -80,7 +80,7 @@ function rangeTexts({ start, stop, step }: Sweep & { type: "range" }): string[] 
   const [from, to, by] = numbers as [number, number, number];
   if (by === 0) throw new ValueMistake("range() cannot take steps of 0");
   const count = Math.ceil((to - from) / by);
-  if (count > mostRuns) throw new ValueMistake(`range() has ${count} values; the limit is ${mostRuns}`);
+  if (count > maxRuns) throw new ValueMistake(`range() has ${count} values; the limit is ${maxRuns}`);
   if (!bounds.some(isFloatElement)) {
     return Array.from({ length: Math.max(0, count) }, (_, index) => String(from + index * by));
   }

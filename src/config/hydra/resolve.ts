@@ -20,7 +20,7 @@ export interface ResolvedTree {
 }
 
 const longestText = 100_000;
-const mostNodes = 100_000;
+const maxNodes = 100_000;
 /** References to references to references. */
 const longestChain = 200;
 
@@ -96,11 +96,11 @@ class Resolution {
 
   /** A node with everything in it resolved. */
   deep(located: Located): Node {
-    if (++this.nodes > mostNodes)
+    if (++this.nodes > maxNodes)
       throw mistakesError([
         {
           where: positionText(located.node.origin),
-          message: `references expand to more than ${mostNodes} values`,
+          message: `references expand to more than ${maxNodes} values`,
         },
       ]);
     const { node, path } = located;

@@ -17,7 +17,7 @@ const noEngine = "Hone's engines cannot sample so, and the recorded log-probabil
 
 export const storedAsConfigured: Rule = { ignored: "the gateway's configuration decides which calls are stored" };
 
-/** Of OpenAI's two completion APIs. */
+/** The rules of OpenAI's two completion APIs. */
 export const commonRules: Readonly<Record<string, Rule>> = {
   ...used("model stream stream_options n stop seed max_tokens temperature top_p top_k min_p logprobs stop_token_ids"),
   ...used("ignore_eos return_token_ids metadata"),

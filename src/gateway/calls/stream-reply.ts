@@ -17,7 +17,7 @@ export interface ReplyStream {
 }
 
 interface ReplyStreamOptions {
-  /** Of the call. Without them the reply is plain text. */
+  /** The call's options. Without them the reply is plain text. */
   options?: CallOptions;
   /** Strings that end the reply and that the client does not get. */
   stops?: readonly string[] | undefined;

@@ -29,7 +29,7 @@ export interface Answering {
   store: TraceStore | undefined;
   unenforceable: CallContext["unenforceable"];
   onTrace: CallContext["onTrace"];
-  /** Of a model call; undefined: until its session ends. */
+  /** Time limit of a model call; undefined: until its session ends. */
   callTimeoutSeconds: number | undefined;
 }
 

@@ -9,7 +9,7 @@ export interface LiveSession {
   readonly attempt: number;
   readonly startedMs: number;
   readonly defaultRole: string;
-  /** Of every call. */
+  /** Recorded with every call. */
   readonly metadata: Readonly<Record<string, unknown>>;
   /** The run's own sampling parameters replace the client's. */
   readonly enforceSampling: boolean;

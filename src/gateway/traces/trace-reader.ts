@@ -4,7 +4,7 @@ import type { TraceDatabase } from "./database.ts";
 import type { SessionSummary, Trace } from "./types.ts";
 
 export interface TraceFilter {
-  /** Of a run or of all runs of a project: `"sums"` includes `"sums/2026-01-01-default"`. */
+  /** Only traces of this run, or of all runs of this project: `"sums"` includes `"sums/2026-01-01-default"`. */
   project?: string | undefined;
   session?: string | undefined;
   attempt?: number | undefined;

@@ -3,15 +3,13 @@ import { uniforms } from "../../random.ts";
 import { nested, spend, withBudget } from "./budget.ts";
 import { cleanLatex } from "./clean-latex.ts";
 import { measure } from "./measure.ts";
-import { type Expression, parseExpression } from "./parse.ts";
+import { type Expression, maxCharacters, parseExpression } from "./parse.ts";
 import { compare, decimalOf, divide, equal, subtract, type Value } from "./rational.ts";
 import { splitTop, splitUnion, unbracket } from "./split.ts";
 import { sameTokens } from "./tokens.ts";
 
-/** In characters. Longer answers are compared as text. */
-const longest = 2000;
 /** About a tenth of a second; usual answers take a hundredth of that. */
-const mostSteps = 30_000;
+const maxSteps = 30_000;
 
 /**
  * Compares by value: `1/2`, `0.5`, `\frac12` and `50\%` are equal, `0.3333` and `1/3` are not. Expressions with variables
@@ -24,10 +22,10 @@ export const mathEquivalent = (answer: string, expected: string): boolean => com
 
 /** @returns undefined if the comparison would take too long */
 export function compareAnswers(answer: string, expected: string): boolean | undefined {
-  if (answer.length > longest || expected.length > longest) return answer.trim() === expected.trim();
+  if (answer.length > maxCharacters || expected.length > maxCharacters) return answer.trim() === expected.trim();
   const [left, right] = [cleanLatex(answer), cleanLatex(expected)];
   if (left === "" || right === "") return false;
-  return withBudget(mostSteps, () => sameAnswer(left, right));
+  return withBudget(maxSteps, () => sameAnswer(left, right));
 }
 
 function sameAnswer(left: string, right: string): boolean {

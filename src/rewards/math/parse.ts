@@ -24,13 +24,14 @@ export interface Expression {
 
 type Evaluate = Expression["evaluate"];
 
-/** Longer or deeper expressions are not parsed. */
-const longest = 2000;
-const deepest = 200;
+/** Longer expressions are not parsed, and longer answers are compared as text. */
+export const maxCharacters = 2000;
+/** Deeper expressions are not parsed. */
+const maxDepth = 200;
 
 /** @returns undefined if the text is not an expression */
 export function parseExpression(text: string): Expression | undefined {
-  if (text.length > longest) return undefined;
+  if (text.length > maxCharacters) return undefined;
   spend(text.length);
   const tokens = tokenize(text);
   if (tokens.length === 0) return undefined;
@@ -98,7 +99,7 @@ class Parser {
 
   /** Limits every recursion, so that thousands of roots or signs do not overflow the stack. */
   #nested(parse: () => Evaluate): Evaluate {
-    if (++this.#depth > deepest) throw new NoExpression();
+    if (++this.#depth > maxDepth) throw new NoExpression();
     const result = parse();
     this.#depth--;
     return result;

@@ -10,9 +10,9 @@ export interface Value {
 }
 
 /** Larger numbers are not kept exactly. 0.99^365 has 2,500 bits. */
-const mostBits = 4096;
+const maxBits = 4096;
 /** Longer decimals are not compared by value. */
-const mostDigits = 1000;
+const maxDigits = 1000;
 const rounding = 2 ** -50;
 
 function gcd(left: bigint, right: bigint): bigint {
@@ -33,7 +33,7 @@ function fraction(numerator: bigint, denominator: bigint): Value {
 function lowest(numerator: bigint, denominator: bigint): Value {
   const approximate = quotient(numerator, denominator);
   const value = real(approximate, 0);
-  if (Math.max(bits(numerator), bits(denominator)) <= mostBits) value.exact = { numerator, denominator };
+  if (Math.max(bits(numerator), bits(denominator)) <= maxBits) value.exact = { numerator, denominator };
   return value;
 }
 
@@ -56,7 +56,7 @@ export function decimal(written: string): Value {
   const [digits = "", exponent = "0"] = written.toLowerCase().split("e");
   const [whole = "", places = ""] = digits.split(".");
   const shift = Number(exponent) - places.length;
-  if (whole.length + places.length + Math.abs(shift) > mostDigits) return undefinedValue;
+  if (whole.length + places.length + Math.abs(shift) > maxDigits) return undefinedValue;
   const value = BigInt(whole + places || "0");
   return shift < 0 ? fraction(value, 10n ** BigInt(-shift)) : fraction(value * 10n ** BigInt(shift), 1n);
 }
@@ -101,7 +101,7 @@ export function power(base: Value, exponent: Value): Value {
     const times = e.numerator < 0n ? -e.numerator : e.numerator;
     const size = Math.max(bits(b.numerator), bits(b.denominator));
     if (b.numerator === 0n && e.numerator <= 0n) return undefinedValue;
-    if (size * Number(times) <= 2 * mostBits) {
+    if (size * Number(times) <= 2 * maxBits) {
       const raised = lowest(b.numerator ** times, b.denominator ** times);
       return e.numerator < 0n ? divide(decimalOf(1), raised) : raised;
     }

@@ -5,7 +5,7 @@ import { type Connection, runProgram } from "./run-program.ts";
 import type { Isolation, SandboxProgram, SandboxResult } from "./types.ts";
 
 /** Limit of the data that one program may send to the other. */
-const mostBytes = 16 * 2 ** 20;
+const maxBytes = 16 * 2 ** 20;
 const reasonMilliseconds = 500;
 
 export async function runConnected(
@@ -50,7 +50,7 @@ function relay(from: Duplex, to: Duplex, end: Pending["end"]): void {
   let bytes = 0;
   from.on("data", (piece: Buffer) => {
     bytes += piece.length;
-    if (bytes > mostBytes) end("output");
+    if (bytes > maxBytes) end("output");
   });
   // Either program may end, or close its side, at any time.
   from.on("error", () => to.end());

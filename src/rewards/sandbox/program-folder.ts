@@ -23,16 +23,16 @@ export async function writeFiles(folder: string, files: Readonly<Record<string, 
 }
 
 const remover = fileURLToPath(new URL("../../../worker/sandbox/work_folder.py", import.meta.url));
-const mostSeconds = 10;
+const maxSeconds = 10;
 
 /** Removes a folder that an untrusted program filled. Does not wait for more than ten seconds: the rest is removed meanwhile. */
 export async function removeProgramFolder(folder: string): Promise<void> {
   if (await removeFlat(folder)) return;
   const { program } = await findInterpreter("python");
   const removal = promisify(execFile)(program, ["-I", "-S", "-B", remover, folder]);
-  const late = sleep(mostSeconds * 1000, "late" as const, { ref: false });
+  const late = sleep(maxSeconds * 1000, "late" as const, { ref: false });
   if ((await Promise.race([removal, late])) !== "late") return;
-  process.emitWarning(`the sandbox's folder ${folder} takes more than ${mostSeconds} seconds to remove`);
+  process.emitWarning(`the sandbox's folder ${folder} takes more than ${maxSeconds} seconds to remove`);
   removal.catch(({ message }: Error) =>
     process.emitWarning(`the sandbox's folder ${folder} was not removed: ${message}`),
   );

@@ -32,7 +32,7 @@ function metricsOf({ rllm }: Config, validation: string): string[] {
 }
 
 /** Episodes are held in memory with their tokens; more than this is a typing mistake. */
-const mostTokensPerStep = 2e9;
+const maxTokensPerStep = 2e9;
 
 function tokensPerStep(config: Config): number {
   const { n, n_val } = config.rllm.rollout;
@@ -175,7 +175,7 @@ export const contradictions: readonly Rule[] = [
       return `it is not a metric of the validation dataset ${validation}; ${help}`;
     },
   },
-  // Of a run; other commands load a model without a script.
+  // Only of a run: other commands load a model without a script.
   ...[false, true].map(
     (isAsync): Rule => ({
       outcome: "invalid",
@@ -193,9 +193,9 @@ export const contradictions: readonly Rule[] = [
   {
     outcome: "invalid",
     keys: ["data.max_response_length"],
-    isMet: ({ config }) => tokensPerStep(config) <= mostTokensPerStep,
+    isMet: ({ config }) => tokensPerStep(config) <= maxTokensPerStep,
     because: ({ config }) =>
-      `a step would hold up to ${tokensPerStep(config).toPrecision(3)} sampled tokens in memory; the limit is ${mostTokensPerStep}. Lower it, ${batchKey(config)} (${tasksPerDraw(config)} tasks per draw) or rllm.rollout.n (${config.rllm.rollout.n})`,
+      `a step would hold up to ${tokensPerStep(config).toPrecision(3)} sampled tokens in memory; the limit is ${maxTokensPerStep}. Lower it, ${batchKey(config)} (${tasksPerDraw(config)} tasks per draw) or rllm.rollout.n (${config.rllm.rollout.n})`,
     atDefault: true,
   },
   {

@@ -34,7 +34,7 @@ export interface Manifest extends CheckpointContent {
 
 const manifestFile = "checkpoint.json";
 const format = 1;
-const mostManifestBytes = 1 << 28;
+const maxManifestBytes = 1 << 28;
 
 /** Syncs and describes all files in `folder`, then writes checkpoint.json, whose presence means "complete". */
 export async function writeManifest(folder: string, content: CheckpointContent): Promise<void> {
@@ -68,14 +68,14 @@ export async function readManifest(folder: string): Promise<Manifest> {
     );
   }
   const hashed = "sha256" in parsed;
-  if (hashed && !hasOwnHash(text)) throw torn(folder, `the content of ${manifestFile} has changed`);
+  if (hashed && !hasOwnHash(text)) throw damaged(folder, `the content of ${manifestFile} has changed`);
   const { step, state, metrics, score, files } = parsed as Partial<Manifest>;
   if (typeof step !== "number" || !isObject(state) || !isObject(metrics) || !isObject(files)) {
-    throw torn(folder, `${manifestFile} has no step, state, metrics or files`);
+    throw damaged(folder, `${manifestFile} has no step, state, metrics or files`);
   }
   for (const [name, entry] of Object.entries(files)) {
     if (typeof (entry as FileEntry | null)?.bytes !== "number")
-      throw torn(folder, `${manifestFile} does not describe ${name}`);
+      throw damaged(folder, `${manifestFile} does not describe ${name}`);
   }
   const known = typeof score === "number" ? score : undefined;
   return { step, state, metrics: numbersOf(metrics), score: known, files, hashed };
@@ -88,7 +88,7 @@ function hasOwnHash(text: string): boolean {
 }
 
 async function readManifestText(folder: string): Promise<string> {
-  const bytes = readInside(folder, manifestFile, mostManifestBytes);
+  const bytes = readInside(folder, manifestFile, maxManifestBytes);
   if (bytes !== undefined) return bytes.toString("utf8");
   throw new UserError(`${folder} is not a checkpoint: ${manifestFile} is missing`, {
     hint: "name a folder such as runs/latest/checkpoints/step-000010",
@@ -100,9 +100,9 @@ function parseManifest(folder: string, text: string): Record<string, unknown> {
   try {
     parsed = JSON.parse(text);
   } catch {
-    throw torn(folder, `${manifestFile} cannot be read as JSON`);
+    throw damaged(folder, `${manifestFile} cannot be read as JSON`);
   }
-  if (!isObject(parsed)) throw torn(folder, `${manifestFile} is not a JSON object`);
+  if (!isObject(parsed)) throw damaged(folder, `${manifestFile} is not a JSON object`);
   return parsed;
 }
 
@@ -114,10 +114,10 @@ export async function checkFiles(folder: string, files: Manifest["files"]): Prom
       (found) => (found.isFile() ? found.size : null),
       () => null,
     );
-    if (size === null) throw torn(folder, `${name} is missing, or not a file`);
-    if (size !== bytes) throw torn(folder, `${name} has ${size} bytes instead of ${bytes}`);
+    if (size === null) throw damaged(folder, `${name} is missing, or not a file`);
+    if (size !== bytes) throw damaged(folder, `${name} has ${size} bytes instead of ${bytes}`);
     if (sha256 !== undefined && (await hashFile(path)) !== sha256)
-      throw torn(folder, `the content of ${name} has changed`);
+      throw damaged(folder, `the content of ${name} has changed`);
   }
 }
 
@@ -149,7 +149,7 @@ async function hashFile(path: string): Promise<string> {
 
 const hashOf = (text: string) => createHash("sha256").update(text).digest("hex");
 
-const torn = (folder: string, what: string) =>
+const damaged = (folder: string, what: string) =>
   new UserError(`the checkpoint ${folder} is damaged: ${what}`, { hint: "use another checkpoint of the run" });
 
 const isObject = (value: unknown): value is Record<string, never> =>

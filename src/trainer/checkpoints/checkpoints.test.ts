@@ -27,18 +27,18 @@ const disk = vi.hoisted(() => ({
 vi.mock("node:fs/promises", async (importActual) => {
   const actual = await importActual<typeof import("node:fs/promises")>();
   type Operation = (...args: never[]) => Promise<unknown>;
-  const step = async (run: () => Promise<unknown>, torn: () => Promise<unknown>): Promise<unknown> => {
+  const step = async (run: () => Promise<unknown>, partial: () => Promise<unknown>): Promise<unknown> => {
     const index = disk.operations++;
     if (index < disk.crashAt) return run();
-    if (index === disk.crashAt && disk.tear) await torn();
+    if (index === disk.crashAt && disk.tear) await partial();
     throw new Error("power cut");
   };
   const wrap =
-    (run: Operation, torn: Operation = async () => {}): Operation =>
+    (run: Operation, partial: Operation = async () => {}): Operation =>
     (...args) =>
       step(
         () => run(...args),
-        () => torn(...args),
+        () => partial(...args),
       );
   /** Half of a removal: one file of the folder is gone. */
   const removeOne = async (path: string) => {

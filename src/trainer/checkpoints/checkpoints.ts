@@ -190,18 +190,18 @@ async function prune(
   const abandoned = checkpoints.filter(({ step }) => step > newest);
   const rest = checkpoints.filter(({ step }) => step <= newest);
   const best = bestOf(rest);
-  const doomed = [...abandoned];
+  const removed = [...abandoned];
   let number = rest.length;
   let bytes = rest.reduce((sum, one) => sum + one.bytes, 0);
   for (const one of rest) {
     if (number <= maxNumber && bytes <= maxBytes) break;
     if (one === best || one.step === newest) continue;
-    doomed.push(one);
+    removed.push(one);
     number--;
     bytes -= one.bytes;
   }
-  for (const { path } of doomed) await discard(path, onDelete);
-  return doomed.map(({ path }) => path);
+  for (const { path } of removed) await discard(path, onDelete);
+  return removed.map(({ path }) => path);
 }
 
 /** The highest score; of equal ones the newest. */
@@ -216,9 +216,9 @@ function bestOf(checkpoints: readonly Checkpoint[]): Checkpoint | undefined {
 
 /** Renames it first, so that a kill in between leaves no partial checkpoint under its own name. */
 async function discard(path: string, onDelete: OnDelete): Promise<void> {
-  const doomed = join(dirname(path), `${removedPrefix}${basename(path)}${ownerMark}`);
-  await rename(path, doomed);
-  await remove(doomed, onDelete);
+  const renamed = join(dirname(path), `${removedPrefix}${basename(path)}${ownerMark}`);
+  await rename(path, renamed);
+  await remove(renamed, onDelete);
 }
 
 async function remove(path: string, onDelete: OnDelete): Promise<void> {

@@ -6,7 +6,7 @@ import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import type { RunEvent } from "../../tracking/events.ts";
 import type { Models, Progress } from "../state.ts";
-import { forgetCheckpoint } from "./checkpoint-keeper.ts";
+import { forgetCheckpoint } from "./checkpoint-saver.ts";
 import { type Checkpoint, latestCheckpoint } from "./checkpoints.ts";
 import { findCheckpoint } from "./open-checkpoint.ts";
 

@@ -56,7 +56,7 @@ export function summarizeAttempts(attempts: readonly Attempt[]): AttemptSummary 
 export interface Comparison {
   /** Tasks whose reward is known in both. */
   tasks: number;
-  /** Of the second over the first, task by task. */
+  /** The second's reward minus the first's, task by task. */
   difference: Estimate;
   wins: number;
   losses: number;

@@ -146,7 +146,7 @@ interface Outcome extends Attempt {
   rollout: number;
   /** The task's row, which holds the expected answer where the dataset has one. */
   row: unknown;
-  /** Of the last model call. */
+  /** The reply of the last model call. */
   reply: string;
   /** The grader's explanation, or the failure. */
   reason: string | null;

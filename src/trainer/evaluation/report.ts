@@ -7,7 +7,7 @@ export interface Evaluation {
   /** Absolute. */
   folder: string;
   models: (AttemptSummary & { name: string; checkpoint: string | null; step: number })[];
-  /** Of each later model with the first. */
+  /** Compares each later model with the first. */
   comparisons: (Comparison & { model: string; against: string })[];
 }
 

@@ -19,7 +19,7 @@ import { type RunEvent, subscribers } from "../../tracking/events.ts";
 import { watchHealth } from "../../tracking/health/watch-health.ts";
 import { openJournal } from "../../tracking/run-folder/journal.ts";
 import { createRunFolder, openRunFolder, type RunFolder } from "../../tracking/run-folder/run-folder.ts";
-import { keepCheckpoints } from "../checkpoints/checkpoint-keeper.ts";
+import { openCheckpointSaver } from "../checkpoints/checkpoint-saver.ts";
 import { restore } from "../checkpoints/restore.ts";
 import { validate } from "../evaluation/validate.ts";
 import { type Experiment, scriptFacts } from "../experiment.ts";
@@ -184,7 +184,7 @@ async function open(
     stopRequested,
     emit,
     checkpoints:
-      folder && keepCheckpoints({ folder: folder.checkpoints, models, storedConfig, emit }, recipe.checkpoints),
+      folder && openCheckpointSaver({ folder: folder.checkpoints, models, storedConfig, emit }, recipe.checkpoints),
     validation: noValidation,
     validate: async (step, stops) =>
       validation ? validate(validation, recipe.validation, step, watchOutage(outages, stops)) : noValidation,

@@ -54,7 +54,7 @@ export interface RecordOptions {
   plotEvery: number;
   /** Folder of readable episodes; undefined: none are written. */
   episodeLog: string | undefined;
-  /** Of one reply, in tokens. */
+  /** Tokens of one reply. */
   maxResponseLength: number;
 }
 

@@ -17,7 +17,7 @@ const outageSeconds = 60;
 /** Doubled after each attempt. */
 const firstPauseSeconds = 5;
 /** A run ends after this many steps in a row in which more than half of the rollouts failed. */
-const mostFailingSteps = 3;
+const maxFailingSteps = 3;
 
 export interface OutageContext {
   signal: AbortSignal;
@@ -83,7 +83,7 @@ export function countFailingSteps(
   const allFailed = failed.length === episodes.length && episodes.length > 0;
   const failing = allFailed || failed.filter(isLost).length > episodes.length / 2;
   const count = failing ? before + 1 : 0;
-  if (count < mostFailingSteps && !(allFailed && isLast)) return count;
+  if (count < maxFailingSteps && !(allFailed && isLast)) return count;
   const share = `${failed.length} of ${episodes.length} in step ${step}`;
   throw failedRun(`most rollouts failed, ${count} steps in a row (${share}), ${describe(failed)}`, failed);
 }

@@ -3,7 +3,7 @@ import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } fr
 import { join } from "node:path";
 
 export interface ModelShapes {
-  /** Of each weight by its name. */
+  /** The shape of each weight by its name. */
   weights: ReadonlyMap<string, readonly number[]>;
   layers: number;
   hiddenSize: number;

@@ -22,7 +22,7 @@ const recorded = JSON.parse(readFileSync(file, "utf8")) as Record<string, { rout
 const ajv = new Ajv({ strict: false, coerceTypes: false, allErrors: true });
 
 const answer = JSON.stringify({ success: true, weight_version: "7", data: [{ id: "base" }] });
-/** Of the OpenAI API, or, in vLLM, without a described body. */
+/** Routes of the OpenAI API, or, in vLLM, without a described body. */
 const others = ["/v1/models", "/collective_rpc"];
 
 interface Asked {

@@ -21,7 +21,7 @@ export interface CheckpointParts {
   emit(event: RunEvent): void;
 }
 
-export interface CheckpointKeeper {
+export interface CheckpointSaver {
   /** Whether the validation of this step is a new best, which is saved if `keepBest` is set. */
   isNewBest(step: number, validation: Validation): Promise<boolean>;
   save(progress: Progress, validation: Validation): Promise<void>;
@@ -39,7 +39,7 @@ export const forgetCheckpoint =
     }
   };
 
-export function keepCheckpoints(parts: CheckpointParts, options: CheckpointOptions): CheckpointKeeper {
+export function openCheckpointSaver(parts: CheckpointParts, options: CheckpointOptions): CheckpointSaver {
   const { folder, models, storedConfig, emit } = parts;
   const { bestMetric, keepBest, retention } = options;
   const metricsOf = (step: number, validation: Validation) => (validation.step === step ? validation.metrics : {});
