@@ -62,10 +62,10 @@ export function assembleChat(parts: ChatParts): Chat {
     return closes ? `${text.trimEnd()}\n\n</think>\n\n` : text;
   };
 
-  const encodeLater: Chat["encodeLater"] = async (text, { maxTokens = Infinity, signal, ...options } = {}) => {
+  const encodeLater: Chat["encodeLater"] = async (text, { maxPromptTokens = Infinity, signal, ...options } = {}) => {
     signal?.throwIfAborted();
     const least = parts.leastTokens?.(text) ?? 0;
-    if (least > maxTokens) throw new TextTooLong(least);
+    if (least > maxPromptTokens) throw new TextTooLong(least);
     if (parts.encodeElsewhere === undefined || text.length < longText) return encode(text, options);
     return parts.encodeElsewhere(text, options, signal);
   };
@@ -103,16 +103,16 @@ export function assembleChat(parts: ChatParts): Chat {
       const key = parts.readsClock ? undefined : openingKey(messages, options);
       return key === undefined ? tokens() : latest.keep(key, latest.get(key) ?? tokens());
     },
-    async renderLater(messages, { maxTokens, signal, ...options } = {}) {
+    async renderLater(messages, { maxPromptTokens, signal, ...options } = {}) {
       const key = parts.readsClock ? undefined : openingKey(messages, options);
       const known = key === undefined ? undefined : latest.get(key);
       if (key !== undefined && known !== undefined) return latest.keep(key, known);
       const text = renderText(messages, options);
-      const encoded = (stop = signal) => encodeLater(text, { addSpecial, maxTokens, signal: stop });
+      const encoded = (stop = signal) => encodeLater(text, { addSpecial, maxPromptTokens, signal: stop });
       if (key === undefined) return encoded();
       return latest.keep(
         key,
-        await (text.length < longText ? encoded() : coming(`${maxTokens} ${key}`, signal, encoded)),
+        await (text.length < longText ? encoded() : coming(`${maxPromptTokens} ${key}`, signal, encoded)),
       );
     },
     renderText,

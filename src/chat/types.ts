@@ -25,7 +25,7 @@ export interface EncodeOptions {
 /** For texts that may be long. */
 export interface LaterOptions {
   /** A text that certainly has more tokens is not encoded. */
-  maxTokens?: number | undefined;
+  maxPromptTokens?: number | undefined;
   /** Aborting ends the work on the other thread. */
   signal?: AbortSignal | undefined;
 }
@@ -52,7 +52,7 @@ export interface Chat {
   render(messages: readonly ChatMessage[], options?: RenderOptions): Int32Array;
   /**
    * `render`, with long texts encoded on another thread.
-   * @throws TextTooLong for a text of more than `maxTokens`; the signal's reason if aborted
+   * @throws TextTooLong for a text of more than `maxPromptTokens`; the signal's reason if aborted
    */
   renderLater(messages: readonly ChatMessage[], options?: RenderOptions & LaterOptions): Promise<Int32Array>;
   /** The conversation as the text that `render` encodes. */

@@ -79,7 +79,10 @@ describe("the client uses what the service states", () => {
     const zeros = new Float32Array(numTrained(sequences));
     const dro = {
       ...linear,
-      hosted: () => ({ name: "dro", config: { beta: 0.1 }, inputs: { logprobs: zeros, advantages: zeros } }),
+      hosted: () => ({
+        tinker: { name: "dro", config: { beta: 0.1 }, needsMask: true as const },
+        inputs: { logprobs: zeros, advantages: zeros },
+      }),
     };
     await (await engine.createLearner({ adapter: lora() })).forwardBackward(sequences, dro);
     expect((await engine.stats())["tinker/named_losses"]).toBe(passes === 1 ? 1 : 0);

@@ -58,7 +58,7 @@ export interface Conversation {
   begin(messages: readonly ChatMessage[], options?: CallOptions, images?: PromptImages): Turn;
   /**
    * `begin`, with long texts encoded on another thread.
-   * @throws TextTooLong for a prompt of more than `maxTokens`; the signal's reason if aborted
+   * @throws TextTooLong for a prompt of more than `maxPromptTokens`; the signal's reason if aborted
    */
   beginLater(
     messages: readonly ChatMessage[],

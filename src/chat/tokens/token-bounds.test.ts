@@ -65,8 +65,8 @@ test("a text that is far too long is refused without encoding it", async () => {
   const content = "word ".repeat(2_000_000);
   const started = performance.now();
   const refused = [
-    chat.renderLater([{ role: "user", content }], { maxTokens: 2048 }),
-    chat.encodeLater(content, { maxTokens: 2048 }),
+    chat.renderLater([{ role: "user", content }], { maxPromptTokens: 2048 }),
+    chat.encodeLater(content, { maxPromptTokens: 2048 }),
   ];
   for (const each of refused) await expect(each).rejects.toThrow(TextTooLong);
   await expect(chat.encodeLater(content)).rejects.toThrow(/the limit is 8000000/);

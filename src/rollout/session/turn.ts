@@ -29,7 +29,7 @@ export async function beginTurn(
   { prompt, params }: GenerateRequest,
   { chat, limits, vision, conversation, continuesCall, signal }: BeginTurnOptions,
 ): Promise<BegunTurn> {
-  const bounds = { maxTokens: maxPromptTokens(limits, params.budget), signal };
+  const bounds = { maxPromptTokens: maxPromptTokens(limits, params.budget), signal };
   try {
     if ("messages" in prompt) {
       const { messages, images } = await prepareImages(prompt.messages, vision, signal);

@@ -208,7 +208,10 @@ async function renderConversation(
   if (last.media) return "the conversation has images, and reward models read only text";
   const reply = last.reply ? toMessage(last.reply) : { role: "assistant" as const, content: last.text };
   try {
-    const options: Parameters<Chat["renderLater"]>[1] = { addGenerationPrompt: false, maxTokens: model.maxLength };
+    const options: Parameters<Chat["renderLater"]>[1] = {
+      addGenerationPrompt: false,
+      maxPromptTokens: model.maxLength,
+    };
     if (last.tools) options.tools = last.tools;
     const tokens = await chat.renderLater([...last.messages, reply], options);
     if (tokens.length <= model.maxLength) return tokens;
