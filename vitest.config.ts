@@ -1,20 +1,24 @@
 import { readdirSync, readFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import { defineConfig } from "vitest/config";
 import { LongestFirst } from "./scripts/maintain/longest-first.ts";
 
 const unit = {
   testTimeout: 60_000,
-  // By default one core stays idle: half of a small machine.
-  maxWorkers: "100%",
+  // By default one core stays idle: half of a small machine. One more, because some tests wait for a timer or a process.
+  maxWorkers: availableParallelism() + 1,
   // They compose config/verl, not the verl of another environment.
   env: { HONE_VERL_PYTHON: "none" },
 };
 const unitTests = ["{src,scripts}/**/*.test.ts", "web/**/*.test.{ts,tsx}"];
-/** A mocked module must not reach another file, so these files have a process each. The others share theirs: half of the time. */
-const mocking = ["src", "scripts", "web"]
+/**
+ * Files with a process each: a mocked module must not reach another file, and some files say why they need it. The others share
+ * theirs, which halves the time.
+ */
+const alone = ["src", "scripts", "web"]
   .flatMap((folder) => readdirSync(folder, { recursive: true, encoding: "utf8" }).map((file) => join(folder, file)))
-  .filter((file) => /\.test\.tsx?$/.test(file) && /^vi\.mock\(/m.test(readFileSync(file, "utf8")));
+  .filter((file) => /\.test\.tsx?$/.test(file) && /^vi\.mock\(|^\/\/ Own process:/m.test(readFileSync(file, "utf8")));
 
 /** Unit tests need Node alone; end-to-end tests also start the Python worker and train tiny models for real. */
 export default defineConfig({
@@ -23,10 +27,17 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     projects: [
       {
-        test: { ...unit, name: "unit", include: unitTests, exclude: [...mocking, "node_modules"], isolate: false },
+        test: {
+          ...unit,
+          name: "unit",
+          include: unitTests,
+          exclude: [...alone, "node_modules"],
+          isolate: false,
+          setupFiles: "./scripts/maintain/each-unit-file.ts",
+        },
       },
       {
-        test: { ...unit, name: "unit-mocked", include: mocking },
+        test: { ...unit, name: "unit-alone", include: alone },
       },
       {
         test: {

@@ -1,3 +1,4 @@
+// Own process: it reads stack traces.
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
