@@ -128,7 +128,6 @@ describe("failures", () => {
   });
 
   test("the error shows where in the user's own files it was thrown", async () => {
-    Error.stackTraceLimit = 10; // Libraries in the process of other unit tests change it.
     const error = await setUp({ workflow: single({ reward: () => thrower(new Error("here")) }) })
       .run({ raiseOnError: true })
       .catch((thrown) => thrown);
