@@ -122,6 +122,25 @@ describe("train", () => {
     expect(history[0]!.metrics["reward/mean"]).toBe(1);
   });
 
+  it("a failure to close does not hide why the run failed, and fails a run that did not", async () => {
+    const failing = () => {
+      const { engine, chat } = openToy();
+      const createPolicy = async (spec: PolicySpec): Promise<Policy> => {
+        const { sampler, learner } = await engine.createPolicy(spec);
+        const close = async () => {
+          throw new RunError("the policy does not close");
+        };
+        return { sampler, learner: { ...learner, close } };
+      };
+      return { engine: { ...engine, createPolicy }, chat };
+    };
+    const overrides = [`rllm.trainer.run_dir=${newFolder()}`];
+    const broken = toy({ rllm: { workflow: { retry_limit: 0 } } }, () => Number.NaN);
+    await expect(train(broken, { engine: failing(), overrides })).rejects.toThrow(/NaN/);
+    const whole = [`rllm.trainer.run_dir=${newFolder()}`];
+    await expect(train(toy(), { engine: failing(), overrides: whole })).rejects.toThrow("the policy does not close");
+  });
+
   it("logs readable episodes and plots their lengths if configured", async () => {
     const [folder, logs] = [newFolder(), newFolder()];
     const trainer = { total_batches: 2, plot_every: 2, run_dir: folder };

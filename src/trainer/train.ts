@@ -213,6 +213,7 @@ async function withRun<T>(
 ): Promise<T | undefined> {
   const workflow = await resolveWorkflow(experiment, composed.config.rllm);
   let opened: Awaited<ReturnType<typeof openRun>> | undefined;
+  let failed = false;
   try {
     opened = await openRun({ ...experiment, workflow }, composed, recipe, {
       ...options,
@@ -221,6 +222,7 @@ async function withRun<T>(
     recovery?.begin(opened.run);
     return await Promise.race([work(opened.run), opened.run.strays.fatal]);
   } catch (error) {
+    failed = true;
     const recovers = recovery?.after(error);
     if (recovers === undefined) {
       const text = error instanceof Error ? error.message : String(error);
@@ -231,7 +233,10 @@ async function withRun<T>(
     else process.stderr.write(`warning: ${recovers}\n`);
     return undefined;
   } finally {
-    await opened?.close();
+    await opened?.close().catch((error: Error) => {
+      if (!failed) throw error;
+      process.emitWarning(`closing failed: ${error.message}`); // It must not hide why the run failed.
+    });
   }
 }
 
