@@ -18,7 +18,6 @@ from .memory import memory_stats
 from .models.loading import find_folder
 from .models.model import LanguageModel
 from .models.plain_model import source_of
-from .models.progress import reported_to
 from .models.score_model import ScoreModel
 from .operations import Answer, Arrays, Ask, Operations
 from .policies.policy import Policy
@@ -55,25 +54,24 @@ class LocalOperations(Operations):
         return (self._score_model if op == "score" else self._model) is not None
 
     def _load(self, header: dict[str, Any]) -> dict[str, Any]:
-        with reported_to(self._report):
-            self._report(f"loading {header.get('name', header['model'])}")
-            source = source_of(header)
-            micro_batch_tokens = header.get("micro_batch_tokens", 0)
-            if header.get("head") == "score":
-                self._score_model = loaded = ScoreModel(source, micro_batch_tokens)
-            else:
-                self._model = loaded = LanguageModel(source)
-                self._vision = loaded.vision
-                self._policies = Policies(loaded)
-                self._trainer = Trainer(header.get("chunk_size", 256), micro_batch_tokens)
-                self._sampler = Sampler(
-                    device=loaded.device,
-                    max_rows=max(1, header.get("max_sample_rows", 128)),
-                    make_batch=PackedBatch if loaded.attention == "packed" else PaddedBatch,
-                    open_tokenizer=cache(self._open_tokenizer),
-                    emit=self._channel.send,
-                    fail=self.fail,
-                )
+        self._report(f"loading {header.get('name', header['model'])}")
+        source = source_of(header)
+        micro_batch_tokens = header.get("micro_batch_tokens", 0)
+        if header.get("head") == "score":
+            self._score_model = loaded = ScoreModel(source, micro_batch_tokens)
+        else:
+            self._model = loaded = LanguageModel(source)
+            self._vision = loaded.vision
+            self._policies = Policies(loaded)
+            self._trainer = Trainer(header.get("chunk_size", 256), micro_batch_tokens)
+            self._sampler = Sampler(
+                device=loaded.device,
+                max_rows=max(1, header.get("max_sample_rows", 128)),
+                make_batch=PackedBatch if loaded.attention == "packed" else PaddedBatch,
+                open_tokenizer=cache(self._open_tokenizer),
+                emit=self._channel.send,
+                fail=self.fail,
+            )
         return {"model": loaded.info(), "nccl": nccl_library() if loaded.device.type == "cuda" else None}
 
     def _forward(self, policy: Policy, sequences: Sequences, outputs: list[str]) -> Arrays:

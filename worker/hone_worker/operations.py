@@ -25,6 +25,7 @@ from .images.media import Media
 from .images.pictures import Pictures
 from .images.store import MissingMedia
 from .memory import is_out_of_memory
+from .models.progress import reported_to
 from .policies.adamw import AdamSettings
 from .policies.interface import PolicyInterface, PolicyTable
 from .training.packing import Sequences
@@ -118,7 +119,8 @@ class Operations(ABC):
         header = message.header
         if header.get("threads", 0) > 0:
             torch.set_num_threads(header["threads"])
-        loaded = self._load(header)
+        with reported_to(self._report):
+            loaded = self._load(header)
         self._model_info = loaded["model"]
         versions = {
             "python": platform.python_version(),
