@@ -44,7 +44,14 @@ const oddValues = [
   `"../../${"../".repeat(20)}etc/passwd"`,
 ];
 
-const isRegular = (file: string) => lstatSync(file, { throwIfNoEntry: false })?.isFile() === true;
+/** Earlier damage may have replaced its folder by a file. */
+function isRegular(file: string): boolean {
+  try {
+    return lstatSync(file).isFile();
+  } catch {
+    return false;
+  }
+}
 
 /** Changes the lines of a file; of another kind of file, nothing. */
 const ofLines =
