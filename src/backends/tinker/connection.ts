@@ -1,11 +1,12 @@
 /** A connection to a Tinker service: requests with retries, and futures that are polled until they end. */
+
 import { setTimeout as sleep } from "node:timers/promises";
 import { HoneError, RunError } from "../../errors.ts";
+import { reasonOf } from "../../http/retries.ts";
 import { type Body, type ConnectionOptions, createRequests, type Method } from "./requests.ts";
 import {
   Busy,
   describeAnswer,
-  describeError,
   detailOf,
   futureFailure,
   LostResultError,
@@ -71,7 +72,7 @@ export function createConnection(options: ConnectionOptions) {
           if (error instanceof HoneError && !(error instanceof Busy)) throw error;
           counts.retries++;
           // A service that restarts comes back, and then reports that the result is lost.
-          if (failures > 1) onStatus(waitingText(describeError(error)));
+          if (failures > 1) onStatus(waitingText(reasonOf(error)));
           await sleep(Math.min(maxPauseMs, 2 * retryMs * 2 ** failures++), undefined, { signal });
         }
       }

@@ -6,8 +6,9 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 import { RunError, UserError } from "../../errors.ts";
+import { reasonOf, retryAfterSeconds } from "../../http/retries.ts";
 import { sdkVersion } from "../../tinker-protocol/schema.ts";
-import { describeAnswer, describeError, refusal, waitingText } from "./service-errors.ts";
+import { describeAnswer, refusal, waitingText } from "./service-errors.ts";
 
 export interface ConnectionOptions {
   /** `http://host:port` without a final slash; with a `fetch` of its own any name. */
@@ -83,7 +84,7 @@ export function createRequests(options: ConnectionOptions) {
         }
         const { status, headers } = response;
         reason = describeAnswer(status, await response.text());
-        const asked = 1000 * Number(headers.get("retry-after") ?? 0);
+        const asked = 1000 * (retryAfterSeconds(headers.get("retry-after")) ?? 0);
         if (asked > 0 && asked <= maxAskedMs) delay = asked;
         if (status === 429) limitMs = waitForMs;
         if (status === 402) {
@@ -93,7 +94,7 @@ export function createRequests(options: ConnectionOptions) {
         }
       } catch (error) {
         signal?.throwIfAborted();
-        reason = describeError(error);
+        reason = reasonOf(error);
       }
       if (Date.now() + delay - begin > limitMs) {
         const text = `the Tinker service at ${baseUrl} does not answer ${path}: ${reason}`;

@@ -50,9 +50,3 @@ export function detailOf(text: string): string {
 export const waitingText = (reason: string): string => `waiting for the Tinker service: ${reason}`;
 
 export const describeAnswer = (status: number, text: string): string => `${status} ${text}`.slice(0, 300);
-
-/** fetch puts the reason into the cause. */
-export function describeError(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
-  return error.cause instanceof Error ? `${error.message}: ${error.cause.message}` : error.message;
-}
