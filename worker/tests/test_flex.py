@@ -6,6 +6,8 @@ from hone_worker.attention import flex
 from hone_worker.attention.context import AttentionSpec
 from hone_worker.attention.flex import FlexTree
 from hone_worker.attention.tree import Family, Span, Tree
+from hone_worker.models import model as model_module
+from hone_worker.models.selfcheck import why_not_packed
 from hone_worker.policies.registry import Policies
 from hone_worker.training.trainer import Trainer
 from models import build, load, sample_sequences, weighing
@@ -121,3 +123,37 @@ def test_a_model_has_the_same_outputs_and_gradients(kind: str, tmp_path):
     assert model.tree is Tree  # on a CPU
     for found, expected in zip(run(FlexTree), run(Tree), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_oss"])
+def test_the_check_at_load_finds_wrong_outputs_and_gradients(kind: str, tmp_path):
+    model = load(build(kind, tmp_path))
+    assert why_not_packed(model, FlexTree) is None
+
+    class WrongGradients(FlexTree):
+        def attend(self, layer, query, key, value, spec):
+            return super().attend(layer, query.detach() + 2 * (query - query.detach()), key, value, spec)
+
+    class WrongOutputs(FlexTree):
+        def mask(self, window):
+            return super().mask(3)
+
+    assert "gradients of attention differ" in why_not_packed(model, WrongGradients)
+    assert "packed rows differ" in why_not_packed(model, WrongOutputs)
+
+
+def test_a_device_that_fails_keeps_tiles(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(model_module, "_FLEX_DEVICES", ("cpu",))
+    folder = build("llama", tmp_path)
+    assert load(folder).tree is FlexTree
+
+    def fail(*_):
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(FlexTree, "attend", fail)
+    model = load(folder)
+    assert model.tree is Tree and model.attention == "packed"
+    assert "attention by tiles, which need more memory for long rows: RuntimeError: no kernel" in capfd.readouterr().err
+    policies, sequences = Policies(model), sample_sequences()
+    policy = policies[policies.create({"kind": "none"})]
+    assert len(Trainer().forward(policy, sequences, ["logprobs"])["logprobs"]) > 0

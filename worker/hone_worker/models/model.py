@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..attention.context import AttentionContext, use
+from ..attention.context import NAME, AttentionContext, use
 from ..attention.flex import FlexTree
 from ..attention.tree import Tree
 from ..errors import UnusableImage, UserMistake, first_line
@@ -21,6 +21,9 @@ from .selfcheck import causal_row, head_is_plain, why_images_differ, why_not_pac
 if TYPE_CHECKING:
     from ..images.check import Probe
     from ..images.vision import Vision
+
+
+_FLEX_DEVICES = ("cuda",)
 
 
 def load_model(model: str, name: str, **options) -> "LanguageModel":
@@ -38,11 +41,12 @@ class LanguageModel(PlainModel):
         self.decoder = self.module.get_decoder() if reads_images(self.module.config) else self.module
         """The language part, whose attention can be packed."""
         self.vision, probe, self.images_reason = self._open_vision()
-        plain_attention = self.decoder.config._attn_implementation
+        self.plain_attention = self.decoder.config._attn_implementation
+        """Transformers' own implementation."""
         self.attention_reason = self._try_packed(Tree)
         self.attention = "padded" if self.attention_reason else "packed"
         if self.attention_reason:
-            self.decoder.set_attn_implementation(plain_attention)
+            self.decoder.set_attn_implementation(self.plain_attention)
         self.tree = self._choose_tree()
         """Computes attention over packed rows in training."""
         self.plain_head = head_is_plain(self)
@@ -133,9 +137,10 @@ class LanguageModel(PlainModel):
 
     def _choose_tree(self) -> type[Tree | FlexTree]:
         """FlexAttention on CUDA, if it gives the same results there."""
-        if self.attention == "padded" or self.device.type != "cuda":
+        if self.attention == "padded" or self.device.type not in _FLEX_DEVICES:
             return Tree
         reason = self._try_packed(FlexTree)
+        self.decoder.set_attn_implementation(NAME)  # also after a failure
         if reason is None:
             return FlexTree
         print(f"attention by tiles, which need more memory for long rows: {reason}", file=sys.stderr, flush=True)

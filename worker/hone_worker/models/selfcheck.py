@@ -36,6 +36,7 @@ def why_not_packed(model, tree: type[Tree | FlexTree] = Tree) -> str | None:
         for n in (11, 8, 9)
     ]
     sequences[1][:5] = sequences[0][:5]
+    model.decoder.set_attn_implementation(model.plain_attention)
     expected = torch.cat(
         [model.base(input_ids=s[None], use_cache=False).last_hidden_state[0] for s in sequences]
     )
@@ -55,6 +56,24 @@ def why_not_packed(model, tree: type[Tree | FlexTree] = Tree) -> str | None:
     error = _difference(packed[rows], expected)
     if not error <= _TOLERANCE[model.dtype]:
         return f"packed rows differ from plain ones by {error:.1e}"
+    return None if tree is Tree else _why_gradients_differ(tree, families, positions, watch.calls, _TOLERANCE[model.dtype])
+
+
+def _why_gradients_differ(
+    tree: type[FlexTree], families: list[Family], positions: Tensor, calls: list["_Call"], tolerance: float
+) -> str | None:
+    """Compares the gradients of one layer of each kind with those of tiles."""
+    for query, key, value, spec in calls:
+        gradients = []
+        for context in (tree(families, positions), Tree(families, positions)):
+            leaves = [x.detach().clone().requires_grad_() for x in (query, key, value)]
+            with torch.enable_grad():
+                output = context.attend(0, *leaves, spec)
+                output.backward(value.repeat_interleave(len(query[0]) // len(value[0]), 1))
+            gradients.append([x.grad for x in leaves])
+        error = max(_difference(*pair) for pair in zip(*gradients, strict=True))
+        if not error <= tolerance:
+            return f"gradients of attention differ from those of tiles by {error:.1e}"
     return None
 
 
@@ -110,15 +129,25 @@ def head_is_plain(model) -> bool:
     return False
 
 
+_Call = tuple[Tensor, Tensor, Tensor, AttentionSpec]
+
+
 class _Watch:
-    """Passes attention on and records each layer's window."""
+    """Passes attention on and records each layer's window, and the inputs of one layer of each kind."""
 
     def __init__(self, context: AttentionContext):
         self._context = context
         self.windows: dict[int, int | None] = {}
+        self._kinds: dict[tuple, _Call] = {}
+
+    @property
+    def calls(self) -> list[_Call]:
+        return list(self._kinds.values())
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         self.windows[layer] = spec.sliding_window
+        kind = (query.shape, key.shape, value.shape, spec.scaling, spec.softcap, spec.sliding_window, spec.sinks is None)
+        self._kinds.setdefault(kind, (query, key, value, spec))
         return self._context.attend(layer, query, key, value, spec)
 
 
