@@ -38,6 +38,8 @@ class LanguageModel(PlainModel):
         super().__init__(source)
         self.installed: tuple | None = None
         """The LoRA policy whose weights are merged into the model now, and their revision."""
+        self.groups: list[LinearGroup] = []
+        """All linear layers of the body, once they are found."""
         self.decoder = self.module.get_decoder() if reads_images(self.module.config) else self.module
         """The language part, whose attention can be packed."""
         self.vision, probe, self.images_reason = self._open_vision()
