@@ -48,7 +48,7 @@ class Operations(ABC):
     def __init__(self, channel: Channel):
         self._channel = channel
         self._model_info: dict[str, Any] | None = None
-        """Of the loaded model, as in the answer to `load`."""
+        """Facts of the loaded model, as in the answer to `load`."""
         self._policies: PolicyTable | None = None
         self._vision: Vision | None = None
         self._media = Media()

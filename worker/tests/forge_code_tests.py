@@ -174,7 +174,7 @@ def verdict(program, test):
         return None  # no class
     proxies.begin(exchange_with(serve_program.Server(names)))
     # An iterator without end is ended by the sandbox's time limit.
-    # Of processor time, because other programs may use the machine.
+    # They limit processor time, because other programs may use the machine.
     signal.setitimer(signal.ITIMER_PROF, 1, 0.2)
     signal.setitimer(signal.ITIMER_REAL, 20, 0.2)
     try:

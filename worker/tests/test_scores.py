@@ -36,7 +36,7 @@ def scores_of(model, sequences):
 
 
 def draw_sequences(count):
-    """Of different lengths, without the padding token."""
+    """Sequences of different lengths, without the padding token."""
     g = np.random.default_rng(1)
     return [g.integers(3, VOCABULARY, g.integers(1, 40)).tolist() for _ in range(count)]
 

@@ -231,8 +231,8 @@ function queuedTasks(tasks: readonly Task[], firstRollout: number, count: number
 
 function ending({ taskId, rollout, retries, termination, trajectories, failure }: Episode): RolloutChange {
   const reward = trajectories[0]?.reward ?? null;
-  const life = { task: taskId, rollout, attempt: retries, state: "end", termination, reward } as const;
-  return failure ? { ...life, failure: withoutStack(failure) } : life;
+  const ended = { task: taskId, rollout, attempt: retries, state: "end", termination, reward } as const;
+  return failure ? { ...ended, failure: withoutStack(failure) } : ended;
 }
 
 const failureNames = {
