@@ -277,6 +277,7 @@ test("a damaged run answers in time, with typed bodies, and other runs stay as t
 });
 
 test("a run that is written in pieces is read to its end", { timeout: fuzzTimeout }, async () => {
+  let cases = 0;
   for (const index of fuzzCases(2, 0.02)) {
     const random = uniforms(deriveSeed(2, "viewer", index));
     const run = join(runs, "live");
@@ -289,7 +290,9 @@ test("a run that is written in pieces is read to its end", { timeout: fuzzTimeou
       problems: [],
     });
     forget("live");
+    cases++;
   }
+  process.stdout.write(`fuzz of runs written in pieces: ${cases} cases\n`);
 });
 
 function forget(name: string): void {
