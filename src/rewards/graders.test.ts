@@ -95,6 +95,9 @@ test.each<[string, string, boolean]>([
   ["9007199254740993.0", "9007199254740992", false],
   ["9007199254740993.0", "9007199254740993", true],
   ["-0.0", "0", true],
+  ["1e400", "5.5", false],
+  ["-1e400", "3", false],
+  ["1e400", "1e400", true],
   ["1\n2", "1 2", false],
   ["yes", "Yes", false],
 ])("output %j and %j: %s", (left, right, same) => {

@@ -152,5 +152,7 @@ function sameWord(left: string, right: string): boolean {
   const exact = [left, right].map((word) => canonical(word.replace("+", "")));
   if (exact.every((digits) => integer.test(digits))) return exact[0] === exact[1];
   const [a, b] = [Number(left), Number(right)];
+  // Too large for a double: "1e400" would be as near to any number as its own size.
+  if (!Number.isFinite(a) || !Number.isFinite(b)) return false;
   return Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(a), Math.abs(b));
 }
