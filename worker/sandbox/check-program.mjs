@@ -127,7 +127,9 @@ Object.assign(globalThis, runner, {
   assert,
   require: createRequire(import.meta.url),
 });
-const libraries = new Set(["expect", "jest", "vi", "chai", "should", "sinon", "module", "exports", "_"]);
+const libraries = new Set(
+  "expect jest vi chai should sinon assertEquals assertEqual assertStrictEquals module exports _".split(" "),
+);
 for (const [name] of source.matchAll(/[\p{ID_Start}$_][\p{ID_Continue}$]*/gu)) {
   if (name in globalThis) continue;
   const get = () => {

@@ -25,8 +25,9 @@ del sys.path[0]
 # Other codes than Python's own, because a test can also end by itself. `checkEnds` in languages.ts repeats them.
 PASSED, FAILED, BROKEN = 40, 41, 42
 
-# Names of libraries: the program must not decide what they mean.
-LIBRARIES = set("pytest numpy np pandas pd torch scipy sympy hypothesis parameterized".split())
+# Names of libraries and of their assertions: the program must not decide what they mean.
+LIBRARIES = set("pytest numpy np pandas pd torch scipy sympy hypothesis parameterized approx raises".split())
+LIBRARIES |= set("assert_equal assert_almost_equal assert_array_equal assert_allclose assertEqual assertAlmostEqual assertTrue".split())
 
 
 class Names(dict):

@@ -59,13 +59,15 @@ export function openSession(exchange, source) {
     let [kind, content, more] = [];
     try {
       [kind, content, more] = JSON.parse(answer);
-      if (kind === "value") [content, more] = [decode(content, proxyOf), more.map((each) => decode(each, proxyOf))];
+      if (kind === "value" || kind === "resolve")
+        [content, more] = [decode(content, proxyOf), more.map((each) => decode(each, proxyOf))];
     } catch {
       throw wrong(new ProgramEnded("the program's answer is not plain data"));
     }
-    if (kind !== "value") throw errorOf(`${content}`, `${more}`);
+    if (kind === "reject") return Promise.reject(errorOf(`${content}`, `${more}`));
+    if (kind !== "value" && kind !== "resolve") throw errorOf(`${content}`, `${more}`);
     for (const [index, changed] of more.entries()) update(args[index + 2], changed);
-    return content;
+    return kind === "resolve" ? Promise.resolve(content) : content;
   }
 
   /** A function that modifies its arguments has modified copies; this repeats the changes in the test. */
@@ -123,11 +125,12 @@ export function openSession(exchange, source) {
     const isTrusted = () => ["class", "constructed"].includes(roles.get(self));
     let iterated = false;
     const get = (_target, key) => {
-      if (key === Symbol.iterator) {
+      if (key === Symbol.iterator || key === Symbol.asyncIterator) {
+        const iterate = ask(key === Symbol.iterator ? "iterator" : "asyncIterator", self);
         // Once, so that an object cannot show a different content to each check of a result.
-        if (iterated && !isTrusted()) refuse();
-        iterated = true;
-        return ask("iterator", self);
+        if (iterate !== undefined && iterated && !isTrusted()) refuse();
+        iterated ||= iterate !== undefined;
+        return iterate;
       }
       if (key === Symbol.toPrimitive) return text;
       // Nothing awaits an object, since promises of the program are awaited before.

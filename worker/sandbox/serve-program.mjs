@@ -8,6 +8,7 @@ const operations = {
   construct: (callee, ...args) => Reflect.construct(callee, args),
   get: (target, key) => target[key],
   iterator: (target) => target[Symbol.iterator],
+  asyncIterator: (target) => target[Symbol.asyncIterator],
   text: (target) => `${target}`,
   set: (target, key, value) => Reflect.set(target, key, value),
   has: (target, key) => key in target,
@@ -40,9 +41,10 @@ export function openServer(lookUp) {
       const value = operation === "name" ? lookUp(args[0]) : operations[operation](...args);
       return { value, changed: operation === "call" ? args.slice(2) : [] };
     },
-    answer: ({ value, changed }) =>
-      JSON.stringify(["value", pack(value), changed.map((each) => (typeof each === "object" ? pack(each) : null))]),
-    refusal: (error) => JSON.stringify(["throw", `${error?.name}`, `${error?.message ?? error}`.slice(0, 2000)]),
+    answer: ({ value, changed }, kind = "value") =>
+      JSON.stringify([kind, pack(value), changed.map((each) => (typeof each === "object" ? pack(each) : null))]),
+    refusal: (error, kind = "throw") =>
+      JSON.stringify([kind, `${error?.name}`, `${error?.message ?? error}`.slice(0, 2000)]),
   };
 }
 
@@ -50,12 +52,14 @@ export async function serve(lookUp) {
   const { perform, answer, refusal } = openServer(lookUp);
   const channel = new Socket({ fd: 4, readable: true, writable: true });
   for await (const line of createInterface({ input: channel })) {
-    let reply;
+    let [reply, later] = ["", false];
     try {
       const { value, changed } = perform(line);
-      reply = answer({ value: await value, changed });
+      // The test gets a promise too, which is settled already.
+      later = typeof value?.then === "function";
+      reply = answer({ value: await value, changed }, later ? "resolve" : "value");
     } catch (error) {
-      reply = refusal(error);
+      reply = refusal(error, later ? "reject" : "throw");
     }
     channel.write(`${reply}\n`);
   }

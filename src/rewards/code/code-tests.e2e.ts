@@ -102,6 +102,26 @@ describe("a JavaScript test waits for its asynchronous assertions", () => {
   });
 });
 
+test.each([
+  "square(3).then((r) => assert.equal(r, 9));",
+  "await square(3).then((r) => assert.equal(r, 9)).finally(() => {});",
+  "square(-1).then(() => assert.fail(), (error) => assert.equal(error.message, 'negative'));",
+  "await assert.rejects(square(-1), { name: 'RangeError', message: 'negative' });",
+  "await assert.rejects(() => square(-1), RangeError);",
+  "const both = [square(1), square(2)];\nassert(both[0] instanceof Promise);\nassert.deepEqual(await Promise.all(both), [1, 4]);",
+  "let sum = 0;\nfor await (const x of squares(4)) sum += x;\nassert.equal(sum, 14);",
+])("an asynchronous JavaScript program gives the test promises: %s", async (code) => {
+  const squares = "async function* squares(n) { for (let x = 0; x < n; x++) yield square(x); }";
+  for (const [body, reward] of [
+    [`${later} if (x < 0) throw new RangeError('negative'); return x * x;`, 1],
+    ["return 5;", 0],
+    ["throw new Error('no');", 0],
+  ] as const) {
+    const reply = `\`\`\`\nconst square = async (x) => { ${body} };\n${squares}\n\`\`\``;
+    expect(await run(reply, [{ code }], { language: "javascript" }), body).toMatchObject({ reward });
+  }
+});
+
 const unit = "import unittest\nclass T(unittest.TestCase):\n  def test_a(self): self.assertEqual(add(1, 1), 2)\n";
 
 describe("a Python test runs unittest and functions like pytest", () => {
@@ -157,6 +177,7 @@ describe("a test that cannot grade is an error, not a reward", () => {
       "of the test waits",
     ],
     ["uses expect without an import", "javascript", "expect(add(1, 1)).toBe(2);", "uses expect without importing it"],
+    ["uses approx without an import", "python", "assert add(1, 1) == approx(2)", "uses approx without importing it"],
     ["passes a function", "javascript", "assert.equal(add(() => 1, 1), 2);", "functions of its own"],
     ["calls nothing", "python", "def check(candidate): assert candidate(1, 1) == 2", "never uses the program"],
     [
