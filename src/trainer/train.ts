@@ -67,6 +67,7 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
     options.inspect(compose(experiment, options), scriptFacts(experiment));
     return nothing;
   }
+  if (options.perform) return { ...nothing, exitCode: await options.perform(experiment, compose(experiment, options)) };
   if (typeof options.evaluate === "object") {
     const { folder, validation } = await evaluate(options.evaluate, (candidate) =>
       prepareMeasurement(experiment, { ...options, ...candidate }),
