@@ -4,7 +4,8 @@ import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 
 const source = fileURLToPath(new URL(".", import.meta.url));
-const { dependencies, peerDependencies } = JSON.parse(readFileSync(join(source, "../package.json"), "utf8")) as Record<
+const root = join(source, "..");
+const { dependencies, peerDependencies } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as Record<
   string,
   Record<string, string>
 >;
@@ -25,4 +26,27 @@ test("package.json declares every package that the code imports", () => {
   });
   expect(shipped.length).toBeGreaterThan(200);
   expect(missing).toEqual([]);
+});
+
+test("no document, example or message tells anybody to run or import the package hone, which is somebody else's", () => {
+  const strangers =
+    /\b(npx|pnpx|bunx|dlx|npm (i|install|exec|create|init)|(pnpm|yarn|bun) (add|create|dlx|x)) (-\S+ )*hone(?![\w-])|(from|import\() ?"hone[/"]/;
+  const files = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "examples", "config", "scripts", "src", "web"]
+    .flatMap((path) =>
+      path.includes(".")
+        ? path
+        : readdirSync(join(root, path), { recursive: true, encoding: "utf8" }).map((file) => join(path, file)),
+    )
+    .filter((file) => /\.(md|[cm]?[jt]sx?|json|ya?ml)$/.test(file) && !/node_modules/.test(file));
+  const named = files.filter(
+    (file) => file !== "docs/decisions/package-name.md" && !/(import-module|dependencies)\.test\.ts$/.test(file),
+  );
+  expect(named.length).toBeGreaterThan(800);
+  const lines = named.flatMap((file) =>
+    readFileSync(join(root, file), "utf8")
+      .split("\n")
+      .filter((line) => strangers.test(line))
+      .map((line) => `${file}: ${line.trim()}`),
+  );
+  expect(lines).toEqual([]);
 });

@@ -24,7 +24,7 @@ function load(
   loader = program,
 ): Promise<{ code: number; output: string }> {
   const folder = join(root, name);
-  mkdirSync(folder);
+  mkdirSync(folder, { recursive: true });
   for (const [file, text] of Object.entries(files)) writeFileSync(join(folder, file), text);
   const script = Object.keys(files)[0]!;
   const args = ["--import", "tsx", "--input-type=module", "-e", loader, join(folder, script)];
@@ -78,9 +78,21 @@ test.each<[string, Record<string, string>, string, string]>([
   ],
   [
     "a wrong name in an import",
-    { "train.ts": 'import { defineExperimnt } from "hone";\nexport default defineExperimnt({});' },
+    { "train.ts": 'import { defineExperimnt } from "hone-rl";\nexport default defineExperimnt({});' },
     "does not provide an export named 'defineExperimnt'",
     "did you mean defineExperiment?",
+  ],
+  [
+    "the package's former name",
+    { "train.ts": 'import { defineExperiment } from "hone";\nexport default defineExperiment({});' },
+    "Cannot find package 'hone'",
+    "Hone's package is named hone-rl",
+  ],
+  [
+    "the former name of a subpath",
+    { "train.ts": 'import { lines } from "hone/testing";\nexport default lines;' },
+    "Cannot find package 'hone'",
+    "Hone's package is named hone-rl",
   ],
   [
     "a wrong name in an import from the user's own file",
@@ -110,10 +122,24 @@ ${program}`;
   expect([code, output]).toEqual([0, "waited\n"]);
 });
 
+test("a script that finds somebody else's package hone is told the name of Hone's", async () => {
+  const name = "strangers-package";
+  const folder = join(root, name, "node_modules", "hone");
+  mkdirSync(folder, { recursive: true });
+  writeFileSync(join(folder, "package.json"), JSON.stringify({ name: "hone", type: "module", exports: "./index.js" }));
+  writeFileSync(join(folder, "index.js"), "export {};");
+  for (const path of ["hone", "hone/testing"]) {
+    const { code, output } = await load(name, {
+      "train.ts": `import { lines } from "${path}";\nexport default lines;`,
+    });
+    expect([code, output]).toEqual([2, expect.stringContaining("Hone's package is named hone-rl")]);
+  }
+});
+
 test("a script imports the copy of hone that loads it", async () => {
   const { code, output } = await load("one-copy", {
-    "train.ts": `import { UserError } from "hone";
-import { tabularEngine } from "hone/testing";
+    "train.ts": `import { UserError } from "hone-rl";
+import { tabularEngine } from "hone-rl/testing";
 tabularEngine({ alphabet: "ab" });
 throw new UserError("mine", { hint: "yours" });`,
   });

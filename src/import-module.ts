@@ -1,4 +1,5 @@
 /** Loads a user's file, in TypeScript or JavaScript, without a build step. */
+import { readFileSync } from "node:fs";
 import * as nodeModule from "node:module";
 import { extname, relative } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
@@ -7,14 +8,23 @@ import { nearest } from "./nearest.ts";
 import { own } from "./own.ts";
 import { isThrownByHone } from "./stack-frames.ts";
 
-/** The address of a module of this copy of Hone, in src/ or dist/. */
-const ownModule = (path: string) => new URL(`${path}${extname(import.meta.url)}`, import.meta.url).href;
+const manifest = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as {
+  name: string;
+  exports: Record<string, string | { default: string }>;
+};
 
-const renamed = { hone: ownModule("./index"), "hone/testing": ownModule("./testing/index") };
+/** What the package exports, such as `hone-rl/testing`, as the address in this copy of Hone: in src/ or dist/. */
+const renamed: Readonly<Record<string, string>> = Object.fromEntries(
+  Object.entries(manifest.exports).flatMap(([path, target]) => {
+    if (typeof target === "string") return [];
+    const file = target.default.replace(/^\.\/dist\//, "./").replace(/\.js$/, extname(import.meta.url));
+    return [[manifest.name + path.slice(1), new URL(file, import.meta.url).href]];
+  }),
+);
 
 /**
  * Loads the file as an ES module regardless of its package.json, so that top-level `await` works. Its imports follow that
- * package.json. `hone` is the running copy, since another copy would have its own errors and state.
+ * package.json. `hone-rl` is the running copy, since another copy would have its own errors and state.
  *
  * @param path absolute
  * @throws UserError if the file is not valid code, imports a missing module, throws while loading, or awaits a promise that
@@ -100,6 +110,12 @@ async function explain(error: unknown, file: string): Promise<unknown> {
   const asked = lines.findIndex((line) => line.includes(fileURLToPath(import.meta.url)));
   const inside = lines.slice(0, asked === -1 ? undefined : asked);
   if (error instanceof HoneError || isThrownByHone(inside.join("\n"))) return error;
+  if (/'hone(\/[^']*)?'|node_modules\/hone\//.test(error.message)) {
+    return new UserError(`${file}: ${error.message}`, {
+      hint: `Hone's package is named ${manifest.name}: import { defineExperiment } from "${manifest.name}", and "${manifest.name}/testing" for tests`,
+      cause: error,
+    });
+  }
   const { code } = error as { code?: string };
   const missing = /^Cannot find (package|module) '([^']+)'/.exec(error.message);
   if (code === "ERR_MODULE_NOT_FOUND" && missing) {
@@ -109,10 +125,9 @@ async function explain(error: unknown, file: string): Promise<unknown> {
         : "check the path; it is relative to the file that imports it";
     return new UserError(`${file}: ${error.message}`, { hint, cause: error });
   }
-  const notExported = /^The requested module '(hone(?:\/testing)?)' does not provide an export named '([^']+)'/.exec(
-    error.message,
-  );
-  const known = notExported ? Object.keys(await import(renamed[notExported[1] as keyof typeof renamed])) : [];
+  const notExported = /^The requested module '([^']+)' does not provide an export named '([^']+)'/.exec(error.message);
+  const ours = own(renamed, notExported?.[1] ?? "");
+  const known = ours === undefined ? [] : Object.keys(await import(ours));
   const [near] = nearest(notExported?.[2] ?? "", known, 1);
   if (code === "ERR_REQUIRE_CYCLE_MODULE" || /ERROR: Top-level await/.test(error.message)) {
     return new UserError(

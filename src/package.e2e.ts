@@ -9,7 +9,7 @@ import { temporaryFolder } from "./temporary-folder.fixture.ts";
 const checkout = fileURLToPath(new URL("..", import.meta.url));
 const root = temporaryFolder("package");
 const project = join(root, "project");
-const installed = join(project, "node_modules", "hone");
+const installed = join(project, "node_modules", "hone-rl");
 const tsc = join(checkout, "node_modules", "typescript", "bin", "tsc");
 let packed: string[];
 
@@ -40,8 +40,8 @@ beforeAll(() => {
 });
 
 /** Trains a table of logits. @param parameter has a type in TypeScript */
-const program = (folder: string, parameter: string) => `import { generated, singleTurn, train } from "hone";
-import { tabularEngine } from "hone/testing";
+const program = (folder: string, parameter: string) => `import { generated, singleTurn, train } from "hone-rl";
+import { tabularEngine } from "hone-rl/testing";
 const engine = tabularEngine({ alphabet: "abc" });
 const experiment = {
   train: generated("letters", 8, (${parameter}) => ({ index })),
@@ -117,8 +117,8 @@ describe("the package", () => {
       const file = (name: string, answer: string) =>
         writeFileSync(
           join(project, name),
-          `import { defineExperiment, firstInteger, fromRows, singleTurn, type Workflow } from "hone";
-import { scriptedSampler } from "hone/testing";
+          `import { defineExperiment, firstInteger, fromRows, singleTurn, type Workflow } from "hone-rl";
+import { scriptedSampler } from "hone-rl/testing";
 const rows = fromRows("sums", [{ question: "2+2", answer: 4 }]);
 const workflow: Workflow<{ question: string; answer: number }> = singleTurn({
   prompt: (row) => row.question,

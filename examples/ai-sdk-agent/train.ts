@@ -1,6 +1,6 @@
 /** Trains the agent of agent.ts unchanged: the AI SDK calls the model through the run's gateway, which records tokens. */
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { defineExperiment, firstInteger, gatewayBaseURL, generated, randomInteger } from "hone";
+import { defineExperiment, firstInteger, gatewayBaseURL, generated, randomInteger } from "hone-rl";
 import { calculate } from "./agent.ts";
 
 const products = (name: string, size: number) =>

@@ -9,7 +9,7 @@ import {
   openSandbox,
   randomInteger,
   singleTurn,
-} from "hone";
+} from "hone-rl";
 
 interface Row {
   factor: number;

@@ -1,5 +1,5 @@
 /** A game of several turns: cross a frozen lake without falling into a hole. */
-import { type ChatMessage, chatAgent, defineExperiment, gridWorld, gridWorlds, multiTurn } from "hone";
+import { type ChatMessage, chatAgent, defineExperiment, gridWorld, gridWorlds, multiTurn } from "hone-rl";
 
 const lake = { size: 3, holes: 0.2, moves: 4, compass: true };
 

@@ -2,7 +2,7 @@
  * Grade-school mathematics. Rows come from the hub (`openai/gsm8k`) or, with GSM8K_TRAIN / GSM8K_TEST, from jsonl or
  * parquet files with the columns `question` and `answer`.
  */
-import { columns, defineExperiment, gsm8kAnswer, openDataset, singleTurn } from "hone";
+import { columns, defineExperiment, gsm8kAnswer, openDataset, singleTurn } from "hone-rl";
 import { z } from "zod";
 
 const shape = { question: z.string(), answer: z.string() };

@@ -1,5 +1,5 @@
 /** The first example: a 135M model learns to name the larger of two numbers. It takes minutes on two cores. */
-import { type ChatMessage, defineExperiment, firstInteger, generated, randomInteger, singleTurn } from "hone";
+import { type ChatMessage, defineExperiment, firstInteger, generated, randomInteger, singleTurn } from "hone-rl";
 
 const numbers = (name: string, size: number) =>
   generated(name, size, (_index, random) => {
@@ -33,5 +33,5 @@ export default defineExperiment({
     training: { learning_rate: 3e-4 },
     data: { train_batch_size: 16, val_batch_size: 64, max_prompt_length: 128, max_response_length: 8 },
   },
-  next: "npx hone train examples/sort-numbers/train.ts",
+  next: "npx hone-rl train examples/sort-numbers/train.ts",
 });

@@ -1,6 +1,6 @@
 /** An agent with the tools of an MCP server. It learns to call the calculator instead of guessing. */
 import { fileURLToPath } from "node:url";
-import { defineExperiment, firstInteger, generated, openMcpTools, randomInteger, useTools } from "hone";
+import { defineExperiment, firstInteger, generated, openMcpTools, randomInteger, useTools } from "hone-rl";
 
 const products = (name: string, size: number) =>
   generated(name, size, (_index, random) => ({

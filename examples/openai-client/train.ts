@@ -1,5 +1,5 @@
 /** An agent that uses only the official openai client. Its second turn corrects the first. */
-import { defineExperiment, firstInteger, gatewayBaseURL, generated, randomInteger } from "hone";
+import { defineExperiment, firstInteger, gatewayBaseURL, generated, randomInteger } from "hone-rl";
 import OpenAI from "openai";
 
 const pairs = (name: string, size: number) =>

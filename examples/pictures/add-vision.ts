@@ -1,7 +1,7 @@
 /** Gives a Llama model a vision part with random weights, in SmolVLM's architecture. */
 import { closeSync, copyFileSync, openSync, readFileSync, writeFileSync, writevSync } from "node:fs";
 import { join } from "node:path";
-import { modelFolder, uniforms } from "hone";
+import { modelFolder, uniforms } from "hone-rl";
 
 /** 64 patches of 8 x 8 pixels become 4 tokens of the text model. */
 const vision = { image_size: 64, patch_size: 8, hidden_size: 96, intermediate_size: 192, num_hidden_layers: 2 };

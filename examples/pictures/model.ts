@@ -2,7 +2,7 @@
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
-import { type ChatMessage, fineTune, generated } from "hone";
+import { type ChatMessage, fineTune, generated } from "hone-rl";
 import { addVision } from "./add-vision.ts";
 import { draw, type Picture, pictures } from "./pictures.ts";
 

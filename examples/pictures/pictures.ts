@@ -1,6 +1,6 @@
 /** Pictures of 64 x 64 pixels with colored shapes, drawn from seeds. */
 import { crc32, deflateSync } from "node:zlib";
-import { generated, randomInteger } from "hone";
+import { generated, randomInteger } from "hone-rl";
 
 const colors = { red: [220, 40, 40], green: [40, 170, 60], blue: [50, 80, 220], yellow: [230, 200, 40] } as const;
 /** Whether a point of the unit square is inside. */

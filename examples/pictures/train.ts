@@ -1,5 +1,5 @@
 /** A model that reads pictures learns to name the color and the shape in them. It is made and warmed up by the first run. */
-import { defineExperiment, singleTurn } from "hone";
+import { defineExperiment, singleTurn } from "hone-rl";
 import { caption, pictureModel, prompt } from "./model.ts";
 import { pictures } from "./pictures.ts";
 

@@ -1,5 +1,5 @@
 /** Rewards come from a server: the one at REWARD_URL, or the one in server.ts. */
-import { defineExperiment, generated, randomInteger, remoteReward, singleTurn } from "hone";
+import { defineExperiment, generated, randomInteger, remoteReward, singleTurn } from "hone-rl";
 import { startServer } from "./server.ts";
 
 const lengths = (name: string, size: number) =>

@@ -1,5 +1,5 @@
 /** Two roles of one model learn together: the solver names the larger number, the judge says whether it is correct. */
-import { type ChatMessage, defineExperiment, firstInteger, generated, randomInteger, solverJudge } from "hone";
+import { type ChatMessage, defineExperiment, firstInteger, generated, randomInteger, solverJudge } from "hone-rl";
 
 const pairs = (name: string, size: number) =>
   generated(name, size, (_index, random) => {

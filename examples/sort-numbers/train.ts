@@ -1,5 +1,5 @@
 /** Sorting three numbers, graded by position. Harder than larger-number, but partial credit gives a signal from the start. */
-import { defineExperiment, generated, integersInOrder, randomInteger, singleTurn } from "hone";
+import { defineExperiment, generated, integersInOrder, randomInteger, singleTurn } from "hone-rl";
 
 const triples = (name: string, size: number) =>
   generated(name, size, (_index, random) => ({

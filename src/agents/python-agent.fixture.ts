@@ -1,5 +1,5 @@
 /** For the end-to-end test: an agent written in Python, with nothing but its standard library, that records what it got. */
-import { commandAgent, defineExperiment, generated } from "hone";
+import { commandAgent, defineExperiment, generated } from "hone-rl";
 
 const source = `
 import json, os, sys, urllib.request

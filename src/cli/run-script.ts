@@ -54,7 +54,7 @@ function checkScript(script: string): string {
 
 /** What to write instead of a Python script. */
 const ported = (script: string) => `write a file such as train.ts, and keep an agent in Python as it is:
-  import { commandAgent, defineExperiment, openDataset } from "hone";
+  import { commandAgent, defineExperiment, openDataset } from "hone-rl";
   export default defineExperiment({
     train: await openDataset("train.jsonl"),
     workflow: commandAgent({ command: ["python", ${JSON.stringify(script)}] }), // prints its reward last

@@ -1,5 +1,5 @@
 /** For end-to-end tests through `hone train`: a tiny random model learns to answer with lowercase letters. */
-import { defineExperiment, generated, singleTurn } from "hone";
+import { defineExperiment, generated, singleTurn } from "hone-rl";
 
 const rows = (name: string, size: number) => generated(name, size, (index) => ({ index }));
 const share = (text: string) => [...text].filter((letter) => letter >= "a" && letter <= "z").length / 8;

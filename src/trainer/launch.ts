@@ -7,6 +7,7 @@ import type { ScriptFacts } from "../backends/rule.ts";
 import type { Chat } from "../chat/types.ts";
 import type { ComposedConfig, ConfigSources } from "../config/compose.ts";
 import type { ConfigWarning } from "../config/warnings.ts";
+import type { Experiment } from "./experiment.ts";
 
 export interface EvaluationRequest {
   /** Checkpoints, and null for the base model, each measured on all tasks and compared with the first. */
@@ -38,6 +39,8 @@ export interface Launch {
   dryRun?: boolean;
   /** Called with the configuration and what is known of the script, instead of running. */
   inspect?: (composed: ComposedConfig, script: ScriptFacts) => void;
+  /** Called with the experiment and its configuration, instead of training. Returns the exit code. */
+  perform?: (experiment: Experiment<unknown>, composed: ComposedConfig) => Promise<number>;
 }
 
 export interface TrainOptions extends Launch {

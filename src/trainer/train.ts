@@ -67,6 +67,7 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
     options.inspect(compose(experiment, options), scriptFacts(experiment));
     return nothing;
   }
+  if (options.perform) return { ...nothing, exitCode: await options.perform(experiment, compose(experiment, options)) };
   if (typeof options.evaluate === "object") {
     const { folder, validation } = await evaluate(options.evaluate, (candidate) =>
       prepareMeasurement(experiment, { ...options, ...candidate }),
@@ -284,8 +285,10 @@ async function endOf(run: Run, done: boolean, next: string | undefined): Promise
     const value = `${recipe.checkpoints.bestMetric} is ${formatNumber(best.score)}, of step ${best.step}`;
     report.push("", `The best ${value}: ${path}/best`);
   }
-  report.push("", `The run is in ${path}. Next:`, `  npx hone chat --checkpoint ${path}`);
-  report.push(canMerge ? `  npx hone export ${path} my-model --as merged` : `  npx hone export ${path} my-adapter`);
+  report.push("", `The run is in ${path}. Next:`, `  npx hone-rl chat --checkpoint ${path}`);
+  report.push(
+    canMerge ? `  npx hone-rl export ${path} my-model --as merged` : `  npx hone-rl export ${path} my-adapter`,
+  );
   if (next !== undefined) report.push(`  ${next}`);
   return { type: "run-end", reason: "done", report };
 }

@@ -74,7 +74,7 @@ function failureMetrics(episodes: readonly Episode[]): Record<string, number> {
 
 const isRewarded = ({ trajectories }: Episode) => trajectories.some(({ reward }) => reward !== null);
 
-function workflowMetrics(episodes: readonly Episode[]): Record<string, number> {
+export function workflowMetrics(episodes: readonly Episode[]): Record<string, number> {
   const values = new Map<string, number[]>();
   for (const { metrics } of episodes) {
     for (const [name, value] of Object.entries(metrics)) {

@@ -7,7 +7,7 @@ import { removeFolder } from "../../../src/temporary-folder.fixture.ts";
 import { packageRoot } from "../../setup/paths.mjs";
 
 /** The names that the documents import from a file of the reader. */
-const readersOwn = `import { fromRows, type Workflow } from "hone";
+const readersOwn = `import { fromRows, type Workflow } from "hone-rl";
 export const train = fromRows("sums", [{ question: "What is 2 + 2?", answer: 4 }]);
 export declare const workflow: Workflow<{ question: string; answer: number }>;
 `;
