@@ -153,6 +153,13 @@ export interface GatewayAddress {
 export interface GatewayAccess extends GatewayAddress {
   /** The same model recorded under another role; see `ModelClient.as`. */
   as(role: string, instance?: number): GatewayAddress;
+  /**
+   * Records calls that offer no tools (titles, summaries) under the role "side" and those of subagents (another system
+   * prompt, or other tools) under "subagent". Give these roles a reward of null if they should not be trained.
+   */
+  separateSideCalls(): void;
+  /** Refuses all later calls, e.g. of an agent that continues after its time limit. */
+  end(): void;
   /** The result that an external agent posts to `{anthropicBaseURL}/result`. Rejects if the attempt ends first. */
   result(): Promise<unknown>;
 }

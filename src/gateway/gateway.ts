@@ -61,6 +61,8 @@ export interface GatewaySession {
   as(role: string): Pick<GatewaySession, "baseURL" | "anthropicBaseURL" | "apiKey">;
   /** The result that an agent on another server posts to `{anthropicBaseURL}/result`. Rejects with the signal's reason. */
   result(signal: AbortSignal): Promise<unknown>;
+  /** See `GatewayAccess`. */
+  separateSideCalls(): void;
   /** Later calls get the error `session_ended`. */
   close(): void;
 }
@@ -129,6 +131,7 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
       return {
         ...as(undefined),
         as,
+        separateSideCalls: () => sessions.separateSideCalls(source),
         result: (signal) => sessions.result(source, signal),
         close: () => sessions.close(opened.name, opened.attempt),
       };

@@ -29,6 +29,7 @@ export type SequenceCause = SequenceStart | "unexplained";
 
 export const sequenceCauses: readonly SequenceCause[] = [
   "new_conversation",
+  "compacted",
   "branched",
   "history_rewritten",
   "tools_changed",
@@ -39,7 +40,7 @@ export const sequenceCauses: readonly SequenceCause[] = [
   "unexplained",
 ];
 
-const onPurpose: ReadonlySet<SequenceCause> = new Set(["new_conversation", "branched", "raw_prompt"]);
+const onPurpose: ReadonlySet<SequenceCause> = new Set(["new_conversation", "compacted", "branched", "raw_prompt"]);
 
 /** Conversations that begin or branch on purpose are not breaks, nor are prompts that are not conversations. */
 export const isBreak = (cause: SequenceCause) => !onPurpose.has(cause);

@@ -20,6 +20,7 @@ export interface CallOptions extends Pick<RenderOptions, "tools" | "thinking" | 
 /**
  * Why a model call's prompt starts a new token sequence instead of continuing an earlier one:
  * - `new_conversation`: it contains no earlier reply of this agent's model
+ * - `compacted`: so does this one, but it quotes a reply as the summary of what it leaves out (the gateway recognizes it)
  * - `branched`: it continues a call that another call already continued
  * - `history_rewritten`: it contains earlier replies, but changed, or after other messages
  * - `tools_changed`, `options_changed`: the history is the same, but the tools or the thinking options are not
@@ -29,6 +30,7 @@ export interface CallOptions extends Pick<RenderOptions, "tools" | "thinking" | 
  */
 export type SequenceStart =
   | "new_conversation"
+  | "compacted"
   | "branched"
   | "history_rewritten"
   | "tools_changed"

@@ -47,6 +47,7 @@ const messagesTools: ToolForm = {
     return type === "tool" ? { name } : undefined;
   },
   definition: (tool) => ((tool.type ?? "custom") === "custom" ? { ...tool, parameters: tool.input_schema } : undefined),
+  isHosted: (type) => typeof type === "string" && /^(web_search|web_fetch|code_execution|tool_search)_/.test(type),
 };
 
 interface MessagesCall extends ModelCall {

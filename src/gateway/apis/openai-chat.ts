@@ -54,6 +54,7 @@ const chatTools: ToolForm = {
     return typeof name === "string" ? { name } : undefined;
   },
   definition: (tool) => (tool.type === "function" && isObject(tool.function) ? tool.function : undefined),
+  isHosted: () => false,
 };
 
 interface ChatRequest extends ModelCall {

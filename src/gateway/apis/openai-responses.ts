@@ -32,6 +32,7 @@ const responsesRules: Rules = {
   ...used("top_logprobs include text reasoning metadata"),
   store: storedAsConfigured,
   user: { ignored: noEffect },
+  client_metadata: { ignored: noEffect },
   service_tier: { ignored: noEffect },
   safety_identifier: { ignored: noEffect },
   prompt_cache_key: { ignored: noEffect },
@@ -53,7 +54,20 @@ const responsesTools: ToolForm = {
     return isObject(value) ? { name: value.name ?? value.type } : undefined;
   },
   definition: (tool) => (tool.type === "function" ? tool : undefined),
+  isHosted: (type) => hostedTools.has(type),
 };
+
+/** Tools that OpenAI's service runs or that group its own; agents offer some of them unasked. */
+const hostedTools: ReadonlySet<unknown> = new Set([
+  "code_interpreter",
+  "file_search",
+  "image_generation",
+  "mcp",
+  "namespace",
+  "tool_search",
+  "web_search",
+  "web_search_preview",
+]);
 
 interface ResponseRequest extends ModelCall {
   logprobs: boolean;

@@ -13,19 +13,33 @@ export interface ToolForm {
   choices: string;
   /** Name, description, parameters and strict of a tool; undefined if it is not a function of the client. */
   definition: (tool: Body) => Body | undefined;
+  /** Whether the service of the API would run a tool of this type. */
+  isHosted: (type: unknown) => boolean;
 }
 
-/** @returns the tools that the model may call; none if the client chose so */
+/**
+ * Tools that the API's own service would run are left out beside the client's functions, because agents offer them unasked,
+ * and are refused where they are all that a client offers.
+ * @returns the tools that the model may call; none if the client chose so
+ */
 export function readTools(body: Body, context: CallContext, form: ToolForm): ToolDefinition[] {
   const choice = form.choice(body.tool_choice ?? undefined);
   if (choice === undefined) throw badParameter("tool_choice", `tool_choice must be ${form.choices}`);
   if (choice === "none") return [];
   if (choice === "required") demand(context, "tool_choice", "that a tool is called");
   if (typeof choice === "object") demand(context, "tool_choice", `that the tool ${choice.name} is called`);
-  const tools = (readList(body, "tools") ?? []).map((tool, index) => {
+  const offered = readList(body, "tools") ?? [];
+  const isFunction = (tool: unknown) => isObject(tool) && form.definition(tool) !== undefined;
+  const hasFunctions = offered.some(isFunction);
+  const tools = offered.flatMap((tool, index) => {
     const at = `tools[${index}]`;
     const given = isObject(tool) ? form.definition(tool) : undefined;
     if (given !== undefined) return toolDefinition(given, at, context);
+    if (hasFunctions && isObject(tool) && form.isHosted(tool.type)) {
+      const reason = `tools of type ${tool.type} are left out: only functions of the client can be called`;
+      context.notices.add(`ignored_parameter/tools.${tool.type}`, reason);
+      return [];
+    }
     throw badParameter(at, `${at} must be a function of the client; a model in training has no other tools`);
   });
   if (tools.length > 0 && readBoolean(body, "parallel_tool_calls") === false) {

@@ -64,11 +64,17 @@ export async function callModel(
   const stop = call.n === 1 ? undefined : new AbortController();
   const stopAll = () => stop?.abort(signal.reason);
   if (stop) signal.addEventListener("abort", stopAll, { once: true });
+  const { sideCalls } = session;
+  const asked = sideCalls && context.role === undefined && "messages" in call.prompt ? call.prompt : undefined;
+  const found = asked ? sideCalls?.classify(asked.messages, call.params.tools ?? []) : undefined;
+  const role = context.role ?? found?.role;
+  const traced = role === context.role ? context : { ...context, role };
   const generate = (index: number): Promise<Generated> => {
     const request: GenerateRequest = { prompt: call.prompt, params, signal: stop?.signal ?? signal, metadata };
     // The same seed would give the same reply n times.
     if (index > 0 && params.seed !== undefined) request.params = { ...params, seed: params.seed + index };
-    if (context.role !== undefined) Object.assign(request, parseLabel(context.role));
+    if (role !== undefined) Object.assign(request, parseLabel(role));
+    if (found?.compacted) request.compacted = true;
     if (call.topLogprobs > 0) request.topLogprobs = call.topLogprobs;
     if (call.wrongWith) request.wrongWith = call.wrongWith;
     if (onToken) request.onToken = (token, logprob) => onToken(index, token, logprob);
@@ -76,12 +82,13 @@ export async function callModel(
   };
   const record = (index: number, outcome: Outcome) => {
     const latencyMs = performance.now() - start;
-    context.onTrace(statusOf(outcome), () => toTrace(context, call, index, outcome, metadata, startedMs, latencyMs));
+    context.onTrace(statusOf(outcome), () => toTrace(traced, call, index, outcome, metadata, startedMs, latencyMs));
   };
   try {
     const others = Array.from({ length: call.n - 1 }, (_, index) => index + 1);
     const replies = await Promise.all([generate(0), ...others.map(generate)]);
     for (const [index, generated] of replies.entries()) record(index, { generated });
+    if (asked) for (const { reply } of replies) sideCalls?.answered(role, reply);
     return replies;
   } catch (error) {
     stop?.abort(error);

@@ -61,6 +61,10 @@ export async function answerRequest(exchange: HttpExchange, answering: Answering
     const api = Object.hasOwn(apis, address.endpoint) ? apis[address.endpoint] : undefined;
     shape = (api ?? apis[intended(address.endpoint) ?? ""])?.error ?? openaiError;
     answering.access.checkWeb(exchange);
+    // Clients that try a WebSocket first (Codex) continue with HTTP.
+    if (exchange.header("upgrade")?.toLowerCase() === "websocket") {
+      throw new GatewayError("no_websocket", "the gateway has no WebSocket; post the request");
+    }
     if (api === undefined) return await answerOther(exchange, address, answering);
     if (exchange.method !== "POST") throw new GatewayError("not_found", `${address.endpoint} supports only POST`);
     await answerCall(exchange, api, sourceOf(address), answering);

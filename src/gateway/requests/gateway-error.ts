@@ -14,6 +14,8 @@ export type ErrorKind =
   | "too_large"
   /** The body is not declared as JSON. */
   | "wrong_type"
+  /** The client wants a WebSocket. */
+  | "no_websocket"
   /** The engine did not answer with a sample. */
   | "engine_failed"
   | "timeout";
@@ -30,6 +32,7 @@ const spellings: Record<ErrorKind, Spelling> = {
   session_ended: [410, invalid, "session_ended", invalid],
   too_large: [413, invalid, "request_too_large", "request_too_large"],
   wrong_type: [415, invalid, "unsupported_media_type", invalid],
+  no_websocket: [426, invalid, "websocket_not_supported", invalid],
   engine_failed: [500, "server_error", "engine_failed", "api_error"],
   timeout: [504, "server_error", "timeout", "timeout_error"],
 };

@@ -110,6 +110,8 @@ export class HttpExchange {
     }
     if (response.destroyed) return;
     if (error.kind === "too_large") response.setHeader("connection", "close");
+    // The status 426 requires it.
+    if (error.kind === "no_websocket") response.setHeader("upgrade", "HTTP/1.1");
     response.writeHead(error.status, {
       "content-type": "application/json",
       "content-length": Buffer.byteLength(body),

@@ -39,6 +39,8 @@ export function rolloutGateway(gateway: Gateway, options: RolloutGatewayOptions)
           anthropicBaseURL: entry.anthropicBaseURL,
           apiKey: entry.apiKey,
           as: (role, instance) => entry.as(labelOf({ name: role, instance })),
+          separateSideCalls: entry.separateSideCalls,
+          end: entry.close,
           result: () => entry.result(signal),
         },
         close(ended) {

@@ -2,6 +2,7 @@
 import { defaultRole, type RolloutSession } from "../../rollout/session/types.ts";
 import type { CallSource } from "../requests/address.ts";
 import { GatewayError } from "../requests/gateway-error.ts";
+import { createSideCalls, type SideCalls } from "./side-calls.ts";
 
 export interface LiveSession {
   readonly name: string;
@@ -14,6 +15,8 @@ export interface LiveSession {
   /** The run's own sampling parameters replace the client's. */
   readonly enforceSampling: boolean;
   readonly generate: RolloutSession["generate"];
+  /** If set, it finds the role of calls whose address names none. */
+  sideCalls: SideCalls | undefined;
   /** Reports a call that was refused before `generate`. */
   readonly reportProblem: RolloutSession["reportProblem"];
 }
@@ -36,6 +39,7 @@ export interface Sessions {
   close(name: string, attempt: number): void;
   /** @throws GatewayError when the session does not exist or has ended */
   get(source: SessionName): LiveSession;
+  separateSideCalls(source: SessionName): void;
   readonly live: readonly LiveSession[];
   /** Receives the result of an agent on another server. */
   postResult(source: SessionName, result: unknown): void;
@@ -66,7 +70,10 @@ export function createSessions(openUnknown?: (source: SessionName) => OpenSessio
   function open({ name, attempt, session, metadata = {}, enforceSampling = false }: OpenSession): Entry {
     const { generate, reportProblem } = session;
     const startedMs = Date.now();
-    const live = { name, attempt, startedMs, defaultRole, metadata, enforceSampling, generate, reportProblem };
+    const live: LiveSession = {
+      ...{ name, attempt, startedMs, defaultRole, metadata, enforceSampling, generate, reportProblem },
+      sideCalls: undefined,
+    };
     let post: Entry["post"] = () => {};
     const posted = new Promise<unknown>((resolve) => {
       post = resolve;
@@ -121,6 +128,9 @@ export function createSessions(openUnknown?: (source: SessionName) => OpenSessio
       }
     },
     get: (source) => entryOf(source).session,
+    separateSideCalls(source) {
+      entryOf(source).session.sideCalls ??= createSideCalls();
+    },
     get live() {
       return Array.from(entries.values(), ({ session }) => session);
     },

@@ -207,6 +207,8 @@ function createLazyGateway(
           return ask().apiKey;
         },
         as: (role, instance) => ask().as(role, instance),
+        separateSideCalls: () => ask().separateSideCalls(),
+        end: () => ask().end(),
         result: () => ask().result(),
       };
     },

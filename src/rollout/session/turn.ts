@@ -131,7 +131,7 @@ export function toGenerated(
 }
 
 export function toStep(
-  { params: { tools, maxTokens } }: GenerateRequest,
+  { params: { tools, maxTokens }, compacted }: GenerateRequest,
   { prompt, media, messages, starts }: BegunTurn,
   { tokens, logprobs, processed, stopReason, policyVersion, tokenVersions }: Sample,
   { text, reply, params }: Generated,
@@ -153,7 +153,7 @@ export function toStep(
   if (processed) step.processed = processed;
   if (tokenVersions !== undefined) step.tokenVersions = tokenVersions;
   if (tools !== undefined) step.tools = tools;
-  if (starts !== undefined) step.starts = starts;
+  if (starts !== undefined) step.starts = compacted && starts === "new_conversation" ? "compacted" : starts;
   return step;
 }
 

@@ -137,6 +137,10 @@ export interface RolloutSession {
 /** The role of model calls that name no other. */
 export const defaultRole = "agent";
 
+/** Roles of calls that are not the agent's own; see `GatewayAccess.separateSideCalls`. */
+export const sideRole = "side";
+export const subagentRole = "subagent";
+
 export interface GenerateRequest {
   /** Default: the session's own. */
   role?: string;
@@ -153,6 +157,8 @@ export interface GenerateRequest {
   onToken?: (token: number, logprob: number) => void;
   /** What is wrong with a reply that could be read, as a clause: `"is not the requested JSON"`. */
   wrongWith?: (reply: ParsedReply) => string | undefined;
+  /** The prompt has a summary in place of the agent's earlier history. */
+  compacted?: true;
   /** Kept with the step, for grouping: see `rllm.sdk.processing`. */
   metadata?: Readonly<Record<string, unknown>>;
 }

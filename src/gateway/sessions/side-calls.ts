@@ -1,0 +1,53 @@
+/**
+ * Tells an agent's own conversation from the other calls of its program: titles and summaries, which offer no tools, and
+ * subagents, which have another system prompt or other tools.
+ */
+import { textOf } from "../../chat/images/content.ts";
+import type { ChatMessage, ParsedReply, ToolDefinition } from "../../chat/messages.ts";
+import { sideRole, subagentRole } from "../../rollout/session/types.ts";
+
+export interface SideCalls {
+  /** @returns the role of a call; undefined: the agent's own. `compacted`: its prompt has a summary in place of the history */
+  classify(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): { role?: string; compacted?: true };
+  /** Call it with each reply and the role of its call. */
+  answered(role: string | undefined, reply: ParsedReply): void;
+}
+
+/** Shorter replies may be in a prompt by chance. In characters. */
+const shortestSummary = 40;
+
+export function createSideCalls(): SideCalls {
+  /** The system prompt and the tools of the agent's own first call. */
+  let own: string | undefined;
+  const ownReplies = new Set<string>();
+  /** Texts of all replies, which may be summaries. */
+  const texts = new Set<string>();
+
+  return {
+    classify(messages, tools) {
+      if (tools.length === 0) return { role: sideRole };
+      const replies = messages.filter(({ role }) => role === "assistant").map(signature);
+      const continues = replies.some((reply) => ownReplies.has(reply));
+      const identity = identityOf(messages, tools);
+      own ??= identity;
+      if (!continues && identity !== own) return { role: subagentRole };
+      if (continues || ownReplies.size === 0) return {};
+      const others = messages.filter(({ role }) => role !== "assistant").map(({ content }) => textOf(content));
+      const quotes = [...texts].some((text) => others.some((other) => other.includes(text)));
+      return quotes ? { compacted: true } : {};
+    },
+    answered(role, reply) {
+      if (role === undefined) ownReplies.add(signature(reply));
+      const text = reply.content.trim();
+      if (text.length >= shortestSummary) texts.add(text);
+    },
+  };
+}
+
+const signature = ({ content, toolCalls = [] }: Pick<ChatMessage, "content" | "toolCalls">) =>
+  JSON.stringify([textOf(content).trim(), toolCalls.map((call) => [call.name, call.arguments])]);
+
+function identityOf(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): string {
+  const [first] = messages;
+  return JSON.stringify([first?.role === "system" ? textOf(first.content) : "", tools.map(({ name }) => name).sort()]);
+}
