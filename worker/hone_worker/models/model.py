@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ..attention.context import NAME, AttentionContext, use
 from ..attention.flex import FlexTree
-from ..attention.tree import Tree
+from ..attention.recurrent import RecurrentRow, find_mixers
+from ..attention.tree import Family, Tree
 from ..errors import UnusableImage, UserMistake, first_line
 from ..images.older_transformers import FAMILIES
 from ..images.pictures import Piece, place
@@ -45,6 +46,7 @@ class LanguageModel(PlainModel):
         self.vision, probe, self.images_reason = self._open_vision()
         self.plain_attention = self.decoder.config._attn_implementation
         """Transformers' own implementation."""
+        self.mixers = find_mixers(self.decoder)
         self.attention_reason = self._try_packed(Tree)
         self.attention = "padded" if self.attention_reason else "packed"
         if self.attention_reason:
@@ -72,6 +74,11 @@ class LanguageModel(PlainModel):
         features = self.vision.features(placed.images)[placed.features].to(embedded.dtype)
         filled = embedded.flatten(0, 1).index_copy(0, placed.places, features)
         return {"inputs_embeds": filled.view(embedded.shape), **given}
+
+    def row(self, families: list[Family], positions: Tensor, tree: type[Tree | FlexTree] | None = None) -> AttentionContext:
+        """The context of a packed row in training."""
+        attention = (tree or self.tree)(families, positions)
+        return RecurrentRow(attention, families, self.device) if self.mixers else attention
 
     def hidden(
         self, context: AttentionContext, ids: Tensor, positions: Tensor, pieces: Sequence[Piece] = ()
@@ -164,7 +171,7 @@ class LanguageModel(PlainModel):
         @torch.no_grad()
         def run():
             if self.attention == "packed":
-                self.hidden(causal_row(3, self.device), ids, ids)
+                self.hidden(causal_row(self, 3), ids, ids)
             else:
                 self.padded_hidden(ids[None], torch.ones_like(ids)[None])
 
