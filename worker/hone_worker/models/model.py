@@ -14,6 +14,7 @@ from ..attention.tree import Family, Tree
 from ..errors import UnusableImage, UserMistake, first_line
 from ..images.older_transformers import FAMILIES
 from ..images.pictures import Piece, place
+from .experts import find_experts
 from .linears import LinearGroup, Member, find_members
 from .loading import reads_images
 from .plain_model import ModelSource, PlainModel, find_source
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 
 _FLEX_DEVICES = ("cuda",)
+
+_WITHOUT_OUT_PROJ = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+"""Types of models for which PEFT refuses adapters with this layer."""
 
 
 def load_model(model: str, name: str, **options) -> "LanguageModel":
@@ -58,6 +62,7 @@ class LanguageModel(PlainModel):
             self.vision, self.images_reason = None, self._unsupported(reason)
         self.groups = self._group_linears()
         self.vision_groups = [] if self.vision is None else self._group_vision(probe)
+        self.expert_groups = find_experts(self.base, f"{self.module.base_model_prefix}.")
         self.head_group = LinearGroup([Member(self.head_name, self.head, "unembed")], pack=True)
         if source.gradient_checkpointing:
             self.checkpoint_gradients()
@@ -184,6 +189,8 @@ class LanguageModel(PlainModel):
 
     def _groups(self, run: Callable[[], object], apart: bool) -> list[LinearGroup]:
         found = find_members(self.base, f"{self.module.base_model_prefix}.", run)
+        if self.module.config.model_type in _WITHOUT_OUT_PROJ:
+            found = [[member for member in members if not member.name.endswith(".out_proj")] for members in found]
         if apart:
             found = [[member] for members in found for member in members]
-        return [LinearGroup(members) for members in found]
+        return [LinearGroup(members) for members in found if members]
