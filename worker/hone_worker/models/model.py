@@ -62,7 +62,7 @@ class LanguageModel(PlainModel):
             self.vision, self.images_reason = None, self._unsupported(reason)
         self.groups = self._group_linears()
         self.vision_groups = [] if self.vision is None else self._group_vision(probe)
-        self.expert_groups = find_experts(self.base, f"{self.module.base_model_prefix}.")
+        self.expert_groups = find_experts(self.base, f"{self.base_name}.")
         self.head_group = LinearGroup([Member(self.head_name, self.head, "unembed")], pack=True)
         if source.gradient_checkpointing:
             self.checkpoint_gradients()
@@ -188,7 +188,7 @@ class LanguageModel(PlainModel):
         return self._groups(lambda: self.vision.compute([probe.image]), True)
 
     def _groups(self, run: Callable[[], object], apart: bool) -> list[LinearGroup]:
-        found = find_members(self.base, f"{self.module.base_model_prefix}.", run)
+        found = find_members(self.base, f"{self.base_name}.", run)
         if self.module.config.model_type in _WITHOUT_OUT_PROJ:
             found = [[member for member in members if not member.name.endswith(".out_proj")] for members in found]
         if apart:

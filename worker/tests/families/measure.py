@@ -99,7 +99,9 @@ def _load(folder: Path) -> LanguageModel:
 
 
 def _reference(folder: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    return model
 
 
 def _plain(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
@@ -139,7 +141,7 @@ def _sampling(model: LanguageModel, theirs: PreTrainedModel) -> float:
             expected = _plain(theirs, prompt + tokens)[len(prompt) - 1 :]
         error = max(error, float((expected - torch.from_numpy(arrays["logprobs"])).abs().max()))
         if temperature == 0:
-            written = theirs.generate(torch.tensor([prompt]), max_new_tokens=count, min_new_tokens=count, do_sample=False)
+            written = theirs.generate(torch.tensor([prompt]), max_new_tokens=count, do_sample=False)
             if written[0, len(prompt) :].tolist() != tokens:
                 return math.inf
     return error
@@ -236,7 +238,7 @@ def _merged(policy: Any) -> float:
 def _two_steps(folder: Path) -> float | None:
     """Two steps of policy gradient on samples with rewards: all log-probabilities stay finite, and the weights move."""
     policies = Policies(_load(folder))
-    policy = policies[policies.create({**_LORA, "targets": ["attn", "mlp"]})]
+    policy = policies[policies.create({**_LORA, "targets": ["attn", "mlp", "experts"]})]
     before = _our_logprobs(policy)
     for _ in range(2):
         Trainer().forward_backward(policy, _SEQUENCES, ["logprobs"], _exchange)

@@ -42,6 +42,7 @@ _SIZES: dict[str, Any] = dict(
 )
 """A configuration takes those of these that its class has."""
 
+_NO_HEAD_DIM = ("head_dim",)
 _SLIDING = ["sliding_attention", "full_attention"]
 _LINEAR = ["linear_attention", "full_attention"]
 _DELTA = dict(
@@ -81,7 +82,6 @@ TEXT: tuple[Family, ...] = (
     Family("Qwen3-Next", "qwen3_next", _DELTA),
     Family("Qwen3.5 to 3.8", "qwen3_5_text", _DELTA),
     Family("Qwen3.5-MoE to 3.8-MoE", "qwen3_5_moe_text", _DELTA),
-    Family("Qwen4 (preview)", "qwen4_exp_text", _DELTA),
     Family("Gemma", "gemma"),
     Family("Gemma 2", "gemma2", dict(query_pre_attn_scalar=16, attn_logit_softcapping=3.0, final_logit_softcapping=8.0)),
     Family("Gemma 3 (text)", "gemma3_text", dict(query_pre_attn_scalar=16, layer_types=_SLIDING)),
@@ -91,7 +91,7 @@ TEXT: tuple[Family, ...] = (
         activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0], altup_num_inputs=2)),
     Family("Gemma 4 (text)", "gemma4_text", dict(
         layer_types=["sliding_attention", "full_attention"] * 2, num_hidden_layers=4, num_kv_shared_layers=2,
-        hidden_size_per_layer_input=8, vocab_size_per_layer_input=VOCABULARY, global_head_dim=32), ("head_dim",)),
+        hidden_size_per_layer_input=8, vocab_size_per_layer_input=VOCABULARY, global_head_dim=32), _NO_HEAD_DIM),
     Family("VaultGemma", "vaultgemma", dict(query_pre_attn_scalar=16)),
     Family("gpt-oss", "gpt_oss"),
     Family("GLM-4 (9B)", "glm"),
@@ -100,7 +100,7 @@ TEXT: tuple[Family, ...] = (
     Family("GLM-4.7-Flash", "glm4_moe_lite", dict(num_key_value_heads=4)),
     Family("GLM-5", "glm_moe_dsa", dict(num_key_value_heads=4, index_topk=256, index_head_dim=16, index_n_heads=2)),
     Family("DeepSeek-V2", "deepseek_v2", dict(num_key_value_heads=4)),
-    Family("DeepSeek-V3 and R1", "deepseek_v3", dict(num_key_value_heads=4)),
+    Family("DeepSeek-V3 and R1", "deepseek_v3", dict(num_key_value_heads=4), _NO_HEAD_DIM),
     Family("DeepSeek-V3.2", "deepseek_v32", dict(num_key_value_heads=4, index_topk=256, index_head_dim=16, index_n_heads=2)),
     Family("DeepSeek-V4", "deepseek_v4"),
     Family("Mistral", "mistral"),
@@ -119,7 +119,7 @@ TEXT: tuple[Family, ...] = (
     Family("Granite 3", "granite", dict(logits_scaling=4.0, residual_multiplier=0.5, embedding_multiplier=2.0)),
     Family("Granite 3 MoE", "granitemoe"),
     Family("Granite 4 (hybrid, MoE)", "granitemoehybrid", dict(
-        _MAMBA2, layer_types=_LINEAR, layers_block_type=None, shared_intermediate_size=32)),
+        _MAMBA2, layer_types=_LINEAR, shared_intermediate_size=32)),
     Family("LFM2", "lfm2", dict(layer_types=["conv", "full_attention"], block_ff_dim=96, block_multiple_of=8)),
     Family("LFM2-MoE", "lfm2_moe", dict(
         layer_types=["conv", "full_attention"], num_dense_layers=1)),
@@ -133,7 +133,7 @@ TEXT: tuple[Family, ...] = (
     Family("Mamba", "mamba", dict(state_size=8, time_step_rank=4)),
     Family("Mamba 2 and Codestral Mamba", "mamba2", dict(num_heads=8, head_dim=16, state_size=8, n_groups=2, chunk_size=16)),
     Family("Falcon-Mamba", "falcon_mamba", dict(state_size=8, time_step_rank=4)),
-    Family("Falcon", "falcon", dict(ffn_hidden_size=96, new_decoder_architecture=True, num_kv_heads=2), ("head_dim",)),
+    Family("Falcon", "falcon", dict(ffn_hidden_size=96, new_decoder_architecture=True, num_kv_heads=2), _NO_HEAD_DIM),
     Family("Falcon-H1", "falcon_h1", dict(_MAMBA2, mamba_d_ssm=128)),
     Family("Bamba", "bamba", dict(_MAMBA2, attn_layer_indices=[1])),
     Family("Jamba", "jamba", dict(
@@ -155,12 +155,12 @@ TEXT: tuple[Family, ...] = (
     Family("MiniMax-M2", "minimax_m2"),
     Family("Kimi Linear", "kimi_linear", dict(
         num_hidden_layers=3, layer_types=["linear_attention", "linear_attention", "full_attention"], num_key_value_heads=4,
-        linear_attn_config=None)),
+        linear_head_dim=16, linear_num_heads=4)),
     Family("Ling 2.5, Ring 2.5 (hybrid)", "bailing_hybrid", dict(num_key_value_heads=4, layer_types=_LINEAR)),
     Family("Seed-OSS", "seed_oss"),
     Family("MiMo-V2-Flash", "mimo_v2_flash"),
     Family("LongCat-Flash", "longcat_flash", dict(
-        num_layers=1, ffn_hidden_size=96, expert_ffn_hidden_size=32, moe_topk=2, zero_expert_num=1, num_key_value_heads=4)),
+        num_layers=1, ffn_hidden_size=96, expert_ffn_hidden_size=32, moe_topk=2, zero_expert_num=1, num_key_value_heads=4), _NO_HEAD_DIM),
     Family("EXAONE 4", "exaone4", dict(layer_types=_SLIDING)),
     Family("Arcee", "arcee"),
     Family("AFMoE (Trinity)", "afmoe", dict(layer_types=_SLIDING)),
@@ -170,7 +170,7 @@ TEXT: tuple[Family, ...] = (
     Family("Solar Open", "solar_open"),
     Family("dots.llm1", "dots1", dict(layer_types=_SLIDING)),
     Family("Code World Model", "cwm", dict(layer_types=_SLIDING)),
-    Family("MiniCPM 3", "minicpm3"),
+    Family("MiniCPM 3", "minicpm3", dict(num_key_value_heads=4), _NO_HEAD_DIM),
     Family("StableLM", "stablelm"),
     Family("GPT-2", "gpt2"),
     Family("GPT-NeoX, Pythia", "gpt_neox"),
