@@ -52,7 +52,7 @@ def linear_members(model: PlainModel) -> list[Member]:
     def run() -> None:
         model.base(input_ids=torch.arange(3, device=model.head.weight.device)[None], use_cache=False)
 
-    groups = find_members(model.base, f"{model.module.base_model_prefix}.", run)
+    groups = find_members(model.base, f"{model.base_name}.", run)
     return [member for group in groups for member in group] + [Member(model.head_name, model.head, "unembed")]
 
 

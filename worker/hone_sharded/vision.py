@@ -46,7 +46,7 @@ def take_vision(model: PlainModel) -> VisionPart | None:
             continue
         part.to(source.device).requires_grad_(False)
         del base._modules[name]
-        weights |= {f"{model.module.base_model_prefix}.{name}.{key}": value for key, value in part.state_dict().items()}
+        weights |= {f"{model.base_name}.{name}.{key}": value for key, value in part.state_dict().items()}
     vision = vision_of(seeing, model.directory, source.processor)
     vision.most_pixels = source.most_pixels
     return VisionPart(vision, weights)

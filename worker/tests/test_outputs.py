@@ -16,7 +16,7 @@ from models import (
     weighing,
 )
 
-PADDED = {"bloom", "mamba"}
+PADDED = {"bloom"}
 NAMES = ["logprobs", "entropy"]
 
 

@@ -9,7 +9,7 @@ from sampling_helpers import Bench, folder, model, reference, request, sample, t
 from tiny_models import CONFIGURATIONS, VOCABULARY
 
 ARCHITECTURES = list(CONFIGURATIONS)
-PADDED = {"bloom", "mamba"}
+PADDED = {"bloom"}
 END = frozenset(range(2, VOCABULARY, 17))
 
 

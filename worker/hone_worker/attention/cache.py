@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .recurrent import LayerState, Mixer
+
 _GROWTH = 1.5
 _LEAST_COLUMNS = 64
 
@@ -22,12 +24,15 @@ class Block:
         self.device = device
         self.rows = rows
         self.columns = columns
+        self.states: dict[Mixer, LayerState] = {}
+        """The states of layers that have one instead of keys and values, `[rows, ...]`."""
         self._room = (rows, columns)
         self._layers: dict[int, list[Tensor]] = {}
 
     @property
     def bytes(self) -> int:
-        return sum(tensor.nbytes for pair in self._layers.values() for tensor in pair)
+        states = sum(state.bytes for state in self.states.values())
+        return states + sum(tensor.nbytes for pair in self._layers.values() for tensor in pair)
 
     def keys(self, layer: int) -> Tensor:
         return self._layers[layer][0][: self.rows, :, : self.columns]
@@ -71,6 +76,12 @@ class Block:
                 for tensor in pair:
                     used = tensor[:, :, : self.columns]
                     used.index_copy_(0, targets, used.index_select(0, sources))
+        if self.states:
+            kept = list(range(self.rows))
+            for source, target in moves:
+                kept[target] = source
+            chosen = torch.tensor(kept[:rows], dtype=torch.long, device=self.device)
+            self.states = {mixer: state.select(chosen) for mixer, state in self.states.items()}
         self.rows = rows
         if rows * 2 < self._room[0]:
             self._room = (rows, self._room[1])
@@ -81,12 +92,19 @@ class Block:
         before = self.rows
         self.resize(before + len(rows), max(self.columns, columns))
         index = torch.tensor(rows, device=self.device)
+        self.append_states(other, index)
         for layer, pair in other._layers.items():
             mine = self._layers.get(layer)
             if mine is None:
                 mine = self._layers[layer] = [self._new(pair[0]), self._new(pair[1])]
             for target, source in zip(mine, pair):
                 target[before : self.rows, :, :columns].copy_(source[:, :, :columns].index_select(0, index))
+
+    def append_states(self, other: "Block", rows: Tensor) -> None:
+        """Adds copies of the states of these rows of another block."""
+        for mixer, state in other.states.items():
+            mine = [self.states[mixer]] if mixer in self.states else []
+            self.states[mixer] = LayerState.joined([*mine, state.select(rows)])
 
     def _new(self, like: Tensor) -> Tensor:
         rows, columns = self._room

@@ -52,6 +52,11 @@ def use(context: AttentionContext) -> Iterator[None]:
         _current = before
 
 
+def current() -> AttentionContext | None:
+    """The context in use."""
+    return _current
+
+
 def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
     """Softmax over the last dimension of fp32 scores `[..., H, Q, K]`, with the sinks `[H]` in its
     denominator."""

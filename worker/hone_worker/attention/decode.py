@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .cache import Block
-from .context import MASKED, AttentionContext, AttentionSpec, softmax_with_sinks
+from .context import MASKED, AttentionSpec, softmax_with_sinks
+from .recurrent import LayerState, Mixer, RecurrentContext, Run
 
 # Scores held at once by the attention for soft-caps and sinks.
 _SCORE_ELEMENTS = 1 << 24
@@ -24,7 +25,7 @@ def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if device.type == "cpu" else dtype
 
 
-class Prefill(AttentionContext):
+class Prefill(RecurrentContext):
     """Reads prompts of the given lengths, one after the other in the packed row, into `block`.
 
     A single long prompt can be read in parts: `advance` sets which of its tokens the next forward reads."""
@@ -62,6 +63,15 @@ class Prefill(AttentionContext):
         else:
             out = self._explicit_attention(query_rows, keys, values, window, spec)
         return self._pack(out).to(query.dtype)
+
+    def mix(self, mixer: Mixer, run: Run, x: Tensor) -> Tensor:
+        """Each prompt by itself: padding would change its state."""
+        lengths = [self._end - self._begin] if len(self._lengths) == 1 else self._lengths
+        before = self.block.states.get(mixer)
+        states = [LayerState() if before is None else before for _ in lengths]
+        outputs = [run(part[None], state)[0] for part, state in zip(x.split(lengths), states)]
+        self.block.states[mixer] = LayerState.joined(states)
+        return torch.cat(outputs)
 
     def _unpack(self, packed: Tensor) -> Tensor:
         """`[T, H, D]` as `[P, H, L, D]` in the cache's dtype, zero behind each prompt's end."""
@@ -112,6 +122,8 @@ class Bucket:
         self.owners: list[int] = []
         self.starts: list[int] = []
         self.own = Block(prompts.dtype, prompts.device)
+        self._seeded = 0
+        """The rows whose layers have the states of their prompts."""
         self._fresh = True
 
     @property
@@ -138,8 +150,10 @@ class Bucket:
     def remove(self, gone: Sequence[int]) -> list[tuple[int, int]]:
         """Drops rows and moves the last rows into the gaps. Returns the moves `(source, target)`, which the
         caller repeats in its own lists."""
+        self._seed()
         moves, count = _fill_gaps(self.rows, gone)
         self.own.keep_rows(moves, count)
+        self._seeded = count
         for column in (self.owners, self.starts):
             for source, target in moves:
                 column[target] = column[source]
@@ -170,10 +184,18 @@ class Bucket:
             self.starts = [start - unused for start in self.starts]
             most_columns -= unused
         self.own.resize(self.rows, self.column + 1, most_columns)
+        self._seed()
         if self._fresh:
             self._arrange()
             self._fresh = False
         self._biases: dict[int | None, Tensor | None] = {}
+
+    def _seed(self) -> None:
+        """Recurrent layers of new rows continue the states of their prompts."""
+        new = self.owners[self._seeded :]
+        if new and self.prompts.states:
+            self.own.append_states(self.prompts, torch.tensor(new, device=self.own.device))
+        self._seeded = self.rows
 
     def _arrange(self) -> None:
         """Places rows in a grid `[prompt, turn]`: all samples of a prompt are multiplied with its keys at
@@ -269,7 +291,7 @@ def _fill_gaps(count: int, gone: Sequence[int]) -> tuple[list[tuple[int, int]], 
     return [(next(sources), target) for target in sorted(missing) if target < left], left
 
 
-class Decode(AttentionContext):
+class Decode(RecurrentContext):
     """One token of every row of the buckets, in the buckets' order."""
 
     def __init__(self, buckets: Sequence[Bucket]):
@@ -285,3 +307,8 @@ class Decode(AttentionContext):
             out[rows] = bucket.attend(layer, query[rows], key[rows], value[rows], spec)
             begin = rows.stop
         return out
+
+    def mix(self, mixer: Mixer, run: Run, x: Tensor) -> Tensor:
+        parts = x.split([bucket.rows for bucket in self._buckets])
+        states = [bucket.own.states[mixer] for bucket in self._buckets]
+        return torch.cat([run(part[:, None], state)[:, 0] for part, state in zip(parts, states)])

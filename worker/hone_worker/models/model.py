@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from ..attention.context import NAME, AttentionContext, use
 from ..attention.flex import FlexTree
-from ..attention.tree import Tree
+from ..attention.recurrent import RecurrentRow, find_mixers
+from ..attention.tree import Family, Tree
 from ..errors import UnusableImage, UserMistake, first_line
 from ..images.older_transformers import FAMILIES
 from ..images.pictures import Piece, place
+from .experts import find_experts
 from .linears import LinearGroup, Member, find_members
 from .loading import reads_images
 from .plain_model import ModelSource, PlainModel, find_source
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 
 _FLEX_DEVICES = ("cuda",)
+
+_WITHOUT_OUT_PROJ = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+"""Types of models for which PEFT refuses adapters with this layer."""
 
 
 def load_model(model: str, name: str, **options) -> "LanguageModel":
@@ -45,6 +50,7 @@ class LanguageModel(PlainModel):
         self.vision, probe, self.images_reason = self._open_vision()
         self.plain_attention = self.decoder.config._attn_implementation
         """Transformers' own implementation."""
+        self.mixers = find_mixers(self.decoder)
         self.attention_reason = self._try_packed(Tree)
         self.attention = "padded" if self.attention_reason else "packed"
         if self.attention_reason:
@@ -56,6 +62,7 @@ class LanguageModel(PlainModel):
             self.vision, self.images_reason = None, self._unsupported(reason)
         self.groups = self._group_linears()
         self.vision_groups = [] if self.vision is None else self._group_vision(probe)
+        self.expert_groups = find_experts(self.base, f"{self.base_name}.")
         self.head_group = LinearGroup([Member(self.head_name, self.head, "unembed")], pack=True)
         if source.gradient_checkpointing:
             self.checkpoint_gradients()
@@ -72,6 +79,11 @@ class LanguageModel(PlainModel):
         features = self.vision.features(placed.images)[placed.features].to(embedded.dtype)
         filled = embedded.flatten(0, 1).index_copy(0, placed.places, features)
         return {"inputs_embeds": filled.view(embedded.shape), **given}
+
+    def row(self, families: list[Family], positions: Tensor, tree: type[Tree | FlexTree] | None = None) -> AttentionContext:
+        """The context of a packed row in training."""
+        attention = (tree or self.tree)(families, positions)
+        return RecurrentRow(attention, families, self.device) if self.mixers else attention
 
     def hidden(
         self, context: AttentionContext, ids: Tensor, positions: Tensor, pieces: Sequence[Piece] = ()
@@ -164,7 +176,7 @@ class LanguageModel(PlainModel):
         @torch.no_grad()
         def run():
             if self.attention == "packed":
-                self.hidden(causal_row(3, self.device), ids, ids)
+                self.hidden(causal_row(self, 3), ids, ids)
             else:
                 self.padded_hidden(ids[None], torch.ones_like(ids)[None])
 
@@ -176,7 +188,9 @@ class LanguageModel(PlainModel):
         return self._groups(lambda: self.vision.compute([probe.image]), True)
 
     def _groups(self, run: Callable[[], object], apart: bool) -> list[LinearGroup]:
-        found = find_members(self.base, f"{self.module.base_model_prefix}.", run)
+        found = find_members(self.base, f"{self.base_name}.", run)
+        if self.module.config.model_type in _WITHOUT_OUT_PROJ:
+            found = [[member for member in members if not member.name.endswith(".out_proj")] for members in found]
         if apart:
             found = [[member] for members in found for member in members]
-        return [LinearGroup(members) for members in found]
+        return [LinearGroup(members) for members in found if members]

@@ -95,7 +95,9 @@ class PlainModel:
         self.module = load_pretrained(
             source.directory, device or source.device, source.dtype, output_layer=source.output_layer
         )
-        self.base = getattr(self.module, self.module.base_model_prefix, None)
+        names = (self.module.base_model_prefix, "model")  # Llama 4's prefix is that of the model with a vision part
+        self.base_name = next((name for name in names if isinstance(getattr(self.module, name, None), nn.Module)), None)
+        self.base = self.base_name and getattr(self.module, self.base_name)
         self.head = self.module.get_output_embeddings()
         if self.base is None or not isinstance(self.head, nn.Linear):
             raise UserMistake(
@@ -118,7 +120,7 @@ class PlainModel:
 
     def full_head(self, hidden: Tensor) -> Tensor:
         """The model's own forward from the last hidden states `[N,D]` on."""
-        prefix, body = self.module.base_model_prefix, self.base
+        prefix, body = self.base_name, self.base
         self.module._modules[prefix] = _GivenHidden(hidden[None])
         try:
             ids = torch.zeros(1, 1, dtype=torch.long, device=hidden.device)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..attention.context import NAME, AttentionContext, AttentionSpec, use
+from ..attention.decode import Bucket, Decode, Prefill
 from ..attention.flex import FlexTree
 from ..attention.tree import Family, Span, Tree
 from ..errors import UserMistake, first_line
@@ -23,13 +24,29 @@ _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.06}
 wrong window, 0.3."""
 
 
-def causal_row(length: int, device: torch.device) -> Tree:
+def causal_row(model, length: int) -> AttentionContext:
     """The attention context of one plain sequence."""
-    return Tree([Family(Span(0, length), ())], torch.arange(length, device=device))
+    return model.row([Family(Span(0, length), ())], torch.arange(length, device=model.device), Tree)
+
+
+_KINDS = {"full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv", "hybrid", "hybrid_sliding"}
+_KINDS |= {"mlp", "moe", "attention", "mamba", "recurrent"}
+"""Kinds of layers that these checks cover. Others compress or choose keys, in rows that are longer than these."""
 
 
 def why_not_packed(model, tree: type[Tree | FlexTree] = Tree) -> str | None:
     """Switches the model (a LanguageModel) to packed rows. Returns the reason if that is not possible."""
+    if unknown := sorted(set(getattr(model.config, "layer_types", None) or ()) - _KINDS):
+        return f"layers of the kind {unknown[0]} cannot be packed"
+    reason = _why_rows_differ(model, tree)
+    if reason is None or not model.mixers:
+        return reason
+    for mixer in model.mixers:
+        mixer.continues = False
+    return _why_rows_differ(model, tree)
+
+
+def _why_rows_differ(model, tree: type[Tree | FlexTree]) -> str | None:
     generator = torch.Generator().manual_seed(0)
     sequences = [
         torch.randint(3, model.vocabulary_size, (n,), generator=generator).to(model.device)
@@ -45,9 +62,9 @@ def why_not_packed(model, tree: type[Tree | FlexTree] = Tree) -> str | None:
     positions = torch.cat([torch.arange(11), torch.arange(5, 8), torch.arange(9)]).to(model.device)
     families = [Family(Span(0, 5), (Span(5, 6), Span(11, 3))), Family(Span(14, 9), ())]
     model.decoder.set_attn_implementation(NAME)
-    watch = _Watch(tree(families, positions))
+    watch = _Watch(model.row(families, positions, tree))
     packed = model.hidden(watch, ids, positions) if model.decoder.config._attn_implementation == NAME else None
-    if not watch.windows:
+    if packed is None or not watch.windows and not model.mixers:
         return f"{type(model.module).__name__} does not call transformers' attention registry"
     unannounced = _unannounced_window(model.config, watch.windows)
     if unannounced is not None:
@@ -56,7 +73,30 @@ def why_not_packed(model, tree: type[Tree | FlexTree] = Tree) -> str | None:
     error = _difference(packed[rows], expected)
     if not error <= _TOLERANCE[model.dtype]:
         return f"packed rows differ from plain ones by {error:.1e}"
+    if model.mixers:
+        error = _difference(*_continued_states(model, sequences, expected))
+        if not error <= _TOLERANCE[model.dtype]:
+            return f"steps after a state differ from plain rows by {error:.1e}"
     return None if tree is Tree else _why_gradients_differ(tree, families, positions, watch.calls, _TOLERANCE[model.dtype])
+
+
+def _continued_states(model, sequences: list[Tensor], expected: Tensor) -> tuple[Tensor, Tensor]:
+    """Hidden states of two steps after two prompts, the first with two samples, as the sampler computes them. And those of
+    plain rows."""
+    lengths = (5, 7)
+    prompts = Prefill(lengths, torch.float32, model.device)
+    ids = torch.cat([sequences[0][:5], sequences[2][:7]])
+    model.hidden(prompts, ids, torch.cat([torch.arange(n) for n in lengths]).to(model.device))
+    bucket = Bucket(prompts.block, lengths)
+    bucket.add_rows([0, 1, 0])
+    starts, found, wanted = (5, 7, 5), [], []
+    for step in range(2):
+        places = [start + step for start in starts]
+        bucket.begin_step(2)
+        ids = torch.stack([sequences[s][at] for s, at in zip((0, 2, 1), places)])
+        found.append(model.hidden(Decode([bucket]), ids, torch.tensor(places, device=model.device)))
+        wanted += [expected[first + at] for first, at in zip((0, 19, 11), places)]
+    return torch.cat(found), torch.stack(wanted)
 
 
 def _why_gradients_differ(
@@ -87,7 +127,7 @@ def why_images_differ(model, probe: "Probe") -> str | None:
         piece = Piece(probe.ids, probe.pictures, 0, len(ids), 0)
         inputs = model.inputs(ids[None], torch.arange(len(ids), device=model.device)[None], [piece])
         is_packed = model.attention == "packed"
-        with use(causal_row(len(ids), model.device)) if is_packed else nullcontext():
+        with use(causal_row(model, len(ids))) if is_packed else nullcontext():
             mask = {} if is_packed else {"attention_mask": torch.ones_like(ids)[None]}
             found = hidden_states(model.base, **inputs, **mask)
     except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way
@@ -111,7 +151,7 @@ def head_is_plain(model) -> bool:
     """Whether logits are the output layer's product and nothing else. Raises UserMistake if they cannot be
     computed from hidden states."""
     ids = torch.arange(1, 5, device=model.head.weight.device)[None]
-    with use(causal_row(4, ids.device)) if model.attention == "packed" else nullcontext():
+    with use(causal_row(model, 4)) if model.attention == "packed" else nullcontext():
         hidden = model.base(input_ids=ids, use_cache=False).last_hidden_state[0]
         expected = model.module(input_ids=ids, use_cache=False).logits[0].float()
 
@@ -143,6 +183,9 @@ class _Watch:
     @property
     def calls(self) -> list[_Call]:
         return list(self._kinds.values())
+
+    def mix(self, mixer, run, x: Tensor) -> Tensor:
+        return self._context.mix(mixer, run, x)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         self.windows[layer] = spec.sliding_window

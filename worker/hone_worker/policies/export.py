@@ -11,6 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..folders import write_folder, write_json, write_tensors
 from ..models.checkpoint_files import read_json
+from ..models.experts import ExpertMember, find_stacked
 from ..models.linears import Member
 from ..models.plain_model import PlainModel
 
@@ -27,7 +28,7 @@ _TOKENIZER_FILES = (
 
 
 def export_adapter(
-    model: PlainModel, adapter: dict, members: list[Member], weights: Mapping[str, Tensor], directory: Path
+    model: PlainModel, adapter: dict, members: list[Member | ExpertMember], weights: Mapping[str, Tensor], directory: Path
 ) -> None:
     """Writes adapter_config.json and adapter_model.safetensors, which PEFT loads over the same base model.
     `weights`: the adapter's, by their names in checkpoints."""
@@ -40,7 +41,7 @@ def export_adapter(
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": any(isinstance(member.module, Conv1D) for member in members),
-        "target_modules": _targets(model, [member.name for member in members]),
+        **_targets(model, members),
         "inference_mode": True,
     }
     tensors = {f"base_model.model.{name}": tensor for name, tensor in weights.items()}
@@ -105,7 +106,19 @@ def _write_shared(path: Path, tensors: Mapping[str, Tensor]) -> None:
     path.chmod(0o666 & ~umask)
 
 
-def _targets(model: PlainModel, adapted: list[str]) -> list[str]:
+def _targets(model: PlainModel, members: list[Member | ExpertMember]) -> dict[str, list[str]]:
+    """PEFT's names of what is adapted."""
+    parameters = [member.name for member in members if isinstance(member, ExpertMember)]
+    modules = [member for member in members if not isinstance(member, ExpertMember)]
+    if find_stacked(model.base):
+        # PEFT reads a name such as gate_proj as that of the experts, also for layers outside of them.
+        parameters += [f"{member.name}.weight" for member in modules if member.kind == "mlp"]
+        modules = [member for member in modules if member.kind != "mlp"]
+    named = {"target_modules": _module_names(model, [member.name for member in modules])}
+    return named | ({"target_parameters": sorted(parameters)} if parameters else {})
+
+
+def _module_names(model: PlainModel, adapted: list[str]) -> list[str]:
     """The adapted modules' last names if no other module has them, else their full names."""
     last = {name.rsplit(".", 1)[-1] for name in adapted}
     named = {name for name, _ in model.module.named_modules() if name.rsplit(".", 1)[-1] in last}

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from ..errors import UserMistake
+from ..models.experts import ExpertGroup
 from ..models.model import LanguageModel
+from .expert_lora import ExpertOverlay
 from .export import export_adapter, export_merged
 from .lora import LoraOverlay
 from .policy import TrainedPolicy, trains_vision
 from .value_head import ValueHead
 
-_TARGETS = ("attn", "mlp", "unembed")
+_TARGETS = ("attn", "mlp", "experts", "unembed")
 
 
 class LoraPolicy(TrainedPolicy):
@@ -28,14 +30,17 @@ class LoraPolicy(TrainedPolicy):
                 f"use rank >= 1 and targets from {', '.join(_TARGETS)}",
             )
         vision = model.vision_groups if trains_vision(model, adapter) else []
-        layers = [*model.groups, *vision, model.head_group]
+        layers = [*model.groups, *vision, *model.expert_groups, model.head_group]
         groups = [group for group in layers if group.members[0].kind in targets]
         if not groups:
             raise UserMistake(
                 f"{type(model.module).__name__} has no linear layers among {', '.join(sorted(targets))}",
                 "choose other targets, or full fine-tuning",
             )
-        self.overlays = [LoraOverlay(group, rank, adapter["alpha"], adapter["seed"]) for group in groups]
+        self.overlays = [
+            (ExpertOverlay if isinstance(group, ExpertGroup) else LoraOverlay)(group, rank, adapter["alpha"], adapter["seed"])
+            for group in groups
+        ]
         weights = [p for overlay in self.overlays for p in overlay.parameters]
         super().__init__(model, adapter, weights, value_head)
         self.trains_head = any(overlay.group is model.head_group for overlay in self.overlays)

@@ -206,8 +206,9 @@ class PackedBatch:
         self, prompt: _Prompt, context: Prefill, ids: Tensor, positions: Tensor, pieces: list[Piece]
     ) -> None:
         scores = []
-        for begin in range(0, len(ids), self.prefill_tokens):
-            end = min(begin + self.prefill_tokens, len(ids))
+        step = self.prefill_tokens if all(mixer.continues for mixer in self._model.mixers) else len(ids)
+        for begin in range(0, len(ids), step):
+            end = min(begin + step, len(ids))
             context.advance(begin, end)
             part = [replace(piece, begin=begin, end=end) for piece in pieces]
             hidden = self._model.hidden(context, ids[begin:end], positions[begin:end], part)

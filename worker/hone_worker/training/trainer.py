@@ -147,7 +147,7 @@ class Trainer:
         if model.attention == "padded":
             return *padded_hidden(model, sequences, indices), None, None
         row = pack(sequences, indices, model.device)
-        context = model.tree(row.families, row.positions)
+        context = model.row(row.families, row.positions)
         self.counters["train/tokens_computed"] += len(row.ids)
         hidden = model.hidden(context, row.ids, row.positions, row.pieces)
         return hidden[row.sources], row.targets, row.outputs, context
