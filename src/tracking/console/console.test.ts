@@ -1,7 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { RunEvent } from "../events.ts";
-import { consoleSubscriber, type Terminal } from "./console.ts";
-import { liveText, summary } from "./live-text.ts";
+import { consoleSubscriber, liveText, summary, type Terminal } from "./console.ts";
 import { advance, fractionDone, newProgress, timeLeft } from "./progress.ts";
 
 beforeEach(() => void vi.useFakeTimers());

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import Database from "libsql";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { openPng } from "../plots/png.ts";
+import { openPng } from "../plots/plots.ts";
 import { type ClientName, sidecarLogger } from "./sidecar-logger.ts";
 import { clientInstallCommand, startSidecar } from "./start-sidecar.ts";
 

@@ -3,8 +3,7 @@ import { join } from "node:path";
 import { expect, it } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import type { RunEvent } from "../events.ts";
-import { plotsSubscriber } from "./plots.ts";
-import { openPng, type ToPng } from "./png.ts";
+import { openPng, plotsSubscriber, type ToPng } from "./plots.ts";
 import { curveSvg } from "./svg-plots.ts";
 
 const folder = temporaryFolder("curves");

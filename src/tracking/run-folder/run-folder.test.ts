@@ -19,8 +19,7 @@ import { UserError } from "../../errors.ts";
 import { removeFolder, temporaryFolder } from "../../temporary-folder.fixture.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import { readMetrics } from "./metrics-file.ts";
-import { runFilesSubscriber } from "./run-files.ts";
-import { createRunFolder, openRunFolder, type RunFolder } from "./run-folder.ts";
+import { createRunFolder, openRunFolder, type RunFolder, runFilesSubscriber } from "./run-folder.ts";
 
 let root: string;
 let opened: RunFolder[];

@@ -22,7 +22,8 @@ import { readInside } from "../../files/regular-file.ts";
 import { removeLeftovers, temporaryName } from "../../files/temporary-names.ts";
 import { readable } from "../../system-errors.ts";
 import type { Episode } from "../../trajectories/types.ts";
-import type { Metrics, StepMetrics } from "../events.ts";
+import { describeEvent } from "../console/describe-event.ts";
+import type { Metrics, RunEvent, StepMetrics, Subscriber } from "../events.ts";
 import { toJson } from "./json-lines.ts";
 import { eachMetrics, metricsFile, rewindMetrics } from "./metrics-file.ts";
 
@@ -269,3 +270,21 @@ export const newestRun = () =>
   existsSync(join("runs", "latest"))
     ? "runs/latest is the newest run"
     : "there are no runs in ./runs; hone train creates one";
+
+/** Writes metrics.jsonl and log.txt. */
+export function runFilesSubscriber(folder: RunFolder, now: () => Date = () => new Date()): Subscriber {
+  return {
+    event(event: RunEvent) {
+      const time = now().toISOString();
+      if (event.type === "step-end") {
+        const { step, epoch, metrics } = event;
+        folder.appendMetrics({ step, epoch, time, metrics });
+      } else if (event.type === "validation-end") {
+        folder.appendMetrics({ step: event.step, kind: "validation", time, metrics: event.metrics });
+      }
+      const text = describeEvent(event);
+      if (text !== null) folder.log(text);
+    },
+    async close() {},
+  };
+}

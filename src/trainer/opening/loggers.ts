@@ -5,10 +5,8 @@ import { consoleSubscriber } from "../../tracking/console/console.ts";
 import type { RunEvent, Subscriber } from "../../tracking/events.ts";
 import { type ClientName, sidecarLogger } from "../../tracking/loggers/sidecar-logger.ts";
 import { tensorboardSubscriber } from "../../tracking/loggers/tensorboard.ts";
-import { plotsSubscriber } from "../../tracking/plots/plots.ts";
-import { openPng } from "../../tracking/plots/png.ts";
-import { runFilesSubscriber } from "../../tracking/run-folder/run-files.ts";
-import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
+import { openPng, plotsSubscriber } from "../../tracking/plots/plots.ts";
+import { type RunFolder, runFilesSubscriber } from "../../tracking/run-folder/run-folder.ts";
 import type { Waiting } from "../rollouts/rollouts.ts";
 
 export interface LoggerContext {
