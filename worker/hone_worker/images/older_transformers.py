@@ -1,14 +1,16 @@
-"""Image processors of older versions of transformers, such as the one in verl's environment (5.9)."""
+"""Image processors without transformers' processor of the whole model: older versions, such as the one in verl's environment
+(5.9), do not have the needed method, and SmolVLM's needs a package for videos."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+from PIL import Image
 from transformers import PreTrainedConfig
 
 from ..errors import UserMistake
+from ..models.checkpoint_files import read_json
 
 # By type of model, the module that has its image processor for Pillow, and the name of this class. AutoImageProcessor
 # finds some of them only if torchvision is installed.
@@ -24,10 +26,10 @@ FAMILIES = tuple(_PROCESSORS)
 
 
 def open_processor(
-    folder: Path, config: PreTrainedConfig
-) -> tuple[Any, Callable[[SimpleNamespace, dict[str, Any], int], str], dict[str, Any]]:
-    """The image processor, the function that later versions call `replace_image_token`, and the processor's options.
-    Raises UserMistake."""
+    folder: Path, config: PreTrainedConfig, token: str, length: int | None
+) -> Callable[[Image.Image], tuple[Mapping[str, Any], str]]:
+    """An image -> the inputs of the vision tower, and the text that stands for the image. `length`: the number of placeholders
+    per tile. Raises UserMistake."""
     kind = config.model_type
     if kind not in _PROCESSORS:
         raise UserMistake(
@@ -38,16 +40,23 @@ def open_processor(
     pixels = getattr(import_module(f"transformers.models.{module}.image_processing_pil_{module}"), name)
     processor = pixels.from_pretrained(folder, local_files_only=True)
     if module == "qwen2_vl":
-        return processor, _write_patches, {}
-    write_tiles = import_module(f"transformers.models.{module}.processing_{module}").get_image_prompt_string
 
-    def write(names: SimpleNamespace, found: dict[str, Any], index: int) -> str:
-        shape = found["rows"][0][index], found["cols"][0][index]
-        tokens = names.fake_image_token, names.image_token, names.global_image_token
-        return write_tiles(*shape, names.image_seq_len, *tokens)
+        def write(found: Mapping[str, Any]) -> str:
+            return token * (found["image_grid_thw"][0].prod() // processor.merge_size**2)
 
-    return processor, write, {"return_row_col_info": True}
+    else:
+        write_tiles = import_module(f"transformers.models.{module}.processing_{module}").get_image_prompt_string
+        stored = folder / "processor_config.json"
+        names = {"image_seq_len": length, **(read_json(stored) if stored.exists() else {})}
+        tags = "<fake_token_around_image>", token, "<global-img>"
 
+        def write(found: Mapping[str, Any]) -> str:
+            return write_tiles(found["rows"][0][0], found["cols"][0][0], names["image_seq_len"], *tags)
 
-def _write_patches(names: SimpleNamespace, found: dict[str, Any], index: int) -> str:
-    return names.image_token * (found["image_grid_thw"][index].prod() // names.image_processor.merge_size**2)
+    options = {} if module == "qwen2_vl" else {"return_row_col_info": True}
+
+    def process(image: Image.Image) -> tuple[Mapping[str, Any], str]:
+        found = processor(images=image, return_tensors="pt", **options)
+        return found, write(found)
+
+    return process

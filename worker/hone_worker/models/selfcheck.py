@@ -129,7 +129,7 @@ def why_images_differ(model, probe: "Probe") -> str | None:
         is_packed = model.attention == "packed"
         with use(causal_row(model, len(ids))) if is_packed else nullcontext():
             mask = {} if is_packed else {"attention_mask": torch.ones_like(ids)[None]}
-            found = hidden_states(model.base, **inputs, **mask)
+            found = hidden_states(model.run_body, **inputs, **mask)
     except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way
         return f"{type(error).__name__}: {first_line(error)}"
     errors = [_difference(*layer) for layer in zip(found, probe.expected, strict=True)]

@@ -21,7 +21,9 @@ def main(kinds: list[str]) -> None:
     known = {row["kind"]: row for row in json.loads(RECORD.read_text())["text"]} if RECORD.exists() else {}
     for family in TEXT:
         if not kinds or family.kind in kinds:
-            known[family.kind] = row = record(family)
+            try:
+                known[family.kind] = row = record(family)
+            except Exception as e: print(family.kind, "FAILED", type(e).__name__, e, flush=True); continue
             print({name: value for name, value in row.items() if name not in ("title", "architecture")}, flush=True)
     rows = [known[family.kind] for family in TEXT if family.kind in known]
     RECORD.write_text(json.dumps({"text": rows}, indent=1, sort_keys=True) + "\n")
