@@ -139,8 +139,8 @@ def _sampling(model: LanguageModel, theirs: PreTrainedModel) -> float:
         tokens = arrays["tokens"].tolist()
         with torch.no_grad():
             expected = _plain(theirs, prompt + tokens)[len(prompt) - 1 :]
-        error = max(error, float((expected - torch.from_numpy(arrays["logprobs"])).abs().max()))
             best = theirs(torch.tensor([prompt + tokens]), use_cache=False).logits[0, len(prompt) - 1 : -1].argmax(-1)
+        error = max(error, float((expected - torch.from_numpy(arrays["logprobs"])).abs().max()))
         if temperature == 0:
             written = theirs.generate(torch.tensor([prompt]), max_new_tokens=count, do_sample=False)
             if written[0, len(prompt) :].tolist() != tokens:
