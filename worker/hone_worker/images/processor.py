@@ -10,6 +10,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedConfig
+from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from ..errors import UnusableImage, UserMistake, first_line
@@ -67,14 +68,23 @@ Process = Callable[[Image.Image], tuple[Mapping[str, Any], str]]
 
 def _open(model_folder: Path, folder: Path, config: PreTrainedConfig, token: str, length: int | None) -> Process:
     """transformers' processor of the model, without those of videos and sound, which would need more packages."""
-    whole = PROCESSOR_MAPPING[type(config)]
-    if not hasattr(whole, "_process_images"):
-        return older_transformers.open_processor(folder, config, token, length)
+    stored = {name: read_json(folder / name) if (folder / name).exists() else {} for name in _CONFIGURATIONS}
+    named = next((found for found in (one.get("processor_class") for one in stored.values()) if found), None)
+    known = {found.__name__: found for found in (PROCESSOR_MAPPING[key] for key in PROCESSOR_MAPPING)} if named else {}
+    whole = known.get(named, PROCESSOR_MAPPING[type(config)])
+    kind = "mistral3" if whole.__name__ == "PixtralProcessor" else config.model_type
+    if kind == "mistral3" or not hasattr(whole, "_process_images"):
+        return older_transformers.open_processor(folder, kind, token, length)
+    classes = IMAGE_PROCESSOR_MAPPING_NAMES.get(kind)
+    if isinstance(classes, dict) and "pil" not in classes:
+        raise UserMistake(
+            f"transformers' image processor of {kind} needs torchvision, which Hone does not use",
+            "use a model of another family, such as Qwen3-VL",
+        )
     pixels = AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(model_folder, trust_remote_code=False, local_files_only=True)
-    stored = folder / _CONFIGURATIONS[1]
     accepted = signature(whole.__init__).parameters
-    settings = {"image_seq_len": length, **(read_json(stored) if stored.exists() else {}), "image_token": token}
+    settings = {"image_seq_len": length, **stored[_CONFIGURATIONS[1]], "image_token": token}
     parts = {"image_processor": pixels, "tokenizer": tokenizer}
     chosen = {name: value for name, value in settings.items() if name in accepted and name not in (*parts, "chat_template")}
     missing = {name: None for name in whole.get_attributes() if name not in parts}
@@ -82,7 +92,7 @@ def _open(model_folder: Path, folder: Path, config: PreTrainedConfig, token: str
     try:
         processor = images_only(**parts, **missing, **chosen)
     except ImportError:  # a package that only videos need
-        return older_transformers.open_processor(folder, config, token, length)
+        return older_transformers.open_processor(folder, kind, token, length)
     options = processor._merge_kwargs(tokenizer_init_kwargs={}, return_tensors="pt")["images_kwargs"]
 
     def process(image: Image.Image) -> tuple[Mapping[str, Any], str]:

@@ -135,7 +135,8 @@ class Vision:
             values = [value.flatten(0, -2) for value in values]
             if deep is not None:
                 sizes = [len(value) for value in values]
-                parts = [layer.flatten(0, -2).split(sizes) for layer in deep]
+                layers = [layer if isinstance(layer, Tensor) else torch.cat(layer) for layer in deep]
+                parts = [layer.flatten(0, -2).split(sizes) for layer in layers]
                 values = [torch.cat(each, -1) for each in zip(values, *parts, strict=True)]
             for (i, _), value in zip(batch, values, strict=True):
                 found[i] = value

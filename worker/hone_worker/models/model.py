@@ -176,7 +176,7 @@ class LanguageModel(PlainModel):
         kind = self.module.config.model_type
         if kind in FAMILIES:
             return cause
-        return f"images for models of type {kind} are not supported; supported are {', '.join(FAMILIES)} ({cause})"
+        return f"images for models of type {kind} are not supported here ({cause}); docs/reference/models.md lists others"
 
     def _choose_tree(self) -> type[Tree | FlexTree]:
         """FlexAttention on CUDA, if it gives the same results there."""
