@@ -22,13 +22,17 @@ export interface EngineImages {
   readonly transparent?: ReadonlySet<string>;
 }
 
+/** What LoRA adapts: `experts` are the weights of the experts of a mixture, `mlp` all other feed-forward layers. */
+export const loraTargets = ["attn", "mlp", "experts", "unembed"] as const;
+export type LoraTarget = (typeof loraTargets)[number];
+
 /** The capabilities of an engine as data, for the checks before a run. */
 export interface Capabilities {
   engine: string;
   /** The value of `Sampler.logprobs`. */
   sampleLogprobs: "raw" | "processed";
   adapters: readonly ("lora" | "full" | "none")[];
-  loraTargets: readonly ("attn" | "mlp" | "unembed")[];
+  loraTargets: readonly LoraTarget[];
   /**
    * `values`: learners with a value head (`LearnerSpec.head`); `targets`: outputs of any token at a position
    * (`Sequence.targets`); `most_likely`: `Learner.mostLikely`; `draws`: `Learner.draws`; `scores`: `Engine.createScorer`.
@@ -74,7 +78,7 @@ export type AdapterSpec =
       kind: "lora";
       rank: number;
       alpha: number;
-      targets: readonly ("attn" | "mlp" | "unembed")[];
+      targets: readonly LoraTarget[];
       seed: number;
     } & TrainsVision)
   | ({ kind: "full" } & TrainsVision)
@@ -365,7 +369,7 @@ export interface ModelInfo {
   eosTokenIds: readonly number[];
   dtype: string;
   device: string;
-  /** How attention runs: `packed`, or `padded` with the reason why the packed form was not possible. */
+  /** How attention runs: `packed`, or `padded`. */
   attention: "packed" | "padded";
   attentionReason?: string;
 }

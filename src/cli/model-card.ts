@@ -1,5 +1,6 @@
 /** README.md of an export: what was trained, how, and how to load it, from the checkpoint and its run alone. */
 import { basename } from "node:path";
+import { loraTargets } from "../backends/engine.ts";
 import type { BaseModel } from "../backends/local/models.ts";
 import type { Config } from "../config/schema.ts";
 import type { StepMetrics } from "../tracking/events.ts";
@@ -72,7 +73,7 @@ model = ${classOf(readsImages)}.from_pretrained("path/to/this/folder")
 ${loadReader(readsImages)}`;
 
 function settings({ model, training, data, rllm, rollout_engine }: Config): string {
-  const parts = (["attn", "mlp", "unembed"] as const).filter((part) => model[`train_${part}`]);
+  const parts = loraTargets.filter((part) => model[`train_${part}`]);
   const lora = `LoRA, rank ${model.lora_rank}, alpha ${model.lora_alpha}, on ${parts.join(", ")}`;
   const { temperature, max_tokens } = rllm.rollout.train;
   const { loss_fn: loss, adv_estimator: estimator } = rllm.algorithm;

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from hone_worker.errors import UserMistake
 from hone_worker.images.pictures import Piece, place
 from hone_worker.images.vision import Vision, vision_of
 from hone_worker.models.plain_model import PlainModel
@@ -49,4 +50,9 @@ def take_vision(model: PlainModel) -> VisionPart | None:
         weights |= {f"{model.base_name}.{name}.{key}": value for key, value in part.state_dict().items()}
     vision = vision_of(seeing, model.directory, source.processor)
     vision.most_pixels = source.most_pixels
+    if hasattr(base.config.vision_config, "deepstack_visual_indexes"):
+        raise UserMistake(
+            f"images for models of type {base.config.model_type} are not supported with local.processes > 1",
+            "use local.processes=1",
+        )
     return VisionPart(vision, weights)

@@ -224,8 +224,7 @@ def test_a_model_without_an_image_processor_says_why(folder: Path, tmp_path: Pat
     assert vision.read("small", picture(1, 16, 16)).size == (16, 16)
 
 
-def test_an_unsupported_family_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
-    """The reason was `'types.SimpleNamespace' object has no attribute 'patch_size'`."""
+def test_a_processor_without_its_settings_is_refused(tmp_path: Path) -> None:
     text_part = hf.LlamaConfig(**_TEXT, hidden_size=32)
     vision_part = hf.CLIPVisionConfig(**{name: value for name, value in _SIGLIP.items() if name != "initializer_range"})
     config = hf.LlavaConfig(vision_config=vision_part, text_config=text_part, image_token_index=IMAGE_TOKEN)
@@ -233,8 +232,8 @@ def test_an_unsupported_family_is_refused_with_the_supported_ones(tmp_path: Path
     LlavaImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(tmp_path)
     make_tokenizer(["<|pad|>", "<|im_start|>", "<|im_end|>", "<image>"]).save_pretrained(tmp_path)
     reason = load(tmp_path).info()["images_reason"]
-    assert reason.startswith("images for models of type llava are not supported; supported are qwen2_vl, qwen2_5_vl, ")
-    assert reason.endswith("it needs patch_size, which Hone does not know)")
+    assert reason.startswith("images for models of type llava are not supported here (")
+    assert reason.endswith("docs/reference/models.md lists others")
     assert first_line(ValueError("\n  \nthe cause\nmore")) == "the cause" and first_line(KeyError()) == "KeyError"
 
 

@@ -5,7 +5,7 @@ export const capabilities: Capabilities = {
   engine: "local",
   sampleLogprobs: "raw",
   adapters: ["lora", "full", "none"],
-  loraTargets: ["attn", "mlp", "unembed"],
+  loraTargets: ["attn", "mlp", "experts", "unembed"],
   outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely", "draws", "scores"],
   sampling: [
     "top_p",
@@ -28,12 +28,15 @@ export const capabilities: Capabilities = {
   trainsVision: true,
 };
 
+const denseTargets = capabilities.loraTargets.filter((target) => target !== "experts");
+
 /** With several training processes; another process samples from its own copy of the weights. */
 export const shardedCapabilities: Capabilities = {
   ...capabilities,
   engine: "local engine in several processes",
   outputs: capabilities.outputs.filter((name) => name !== "most_likely" && name !== "draws"),
   frozenSampler: { lora: true, full: true },
+  loraTargets: denseTargets,
   trainsVision: false,
 };
 
@@ -44,6 +47,7 @@ export const capabilitiesWith = (kind: "vllm" | "sglang", trainer = capabilities
   sampleLogprobs: kind === "vllm" ? "raw" : "processed",
   sampling: trainer.sampling.filter((name) => name !== "tempered_logprobs"),
   frozenSampler: { lora: true, full: true },
+  loraTargets: denseTargets,
   // Servers keep the features of images when weights change.
   trainsVision: false,
 });

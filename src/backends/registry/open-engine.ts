@@ -3,7 +3,7 @@ import type { Backend } from "../../config/schema/about.ts";
 import type { Config } from "../../config/schema.ts";
 import { composeEngine, withScores } from "../compose-engine.ts";
 import type { BackendDescriptor, ComposedTree, EngineHooks } from "../descriptor.ts";
-import type { AdapterSpec, Capabilities, Engine, Finding } from "../engine.ts";
+import { type AdapterSpec, type Capabilities, type Engine, type Finding, loraTargets } from "../engine.ts";
 import type { Rule } from "../rule.ts";
 import { local } from "./local.ts";
 import { tinker } from "./tinker.ts";
@@ -67,10 +67,9 @@ export function backendHolding(address: string): Backend | undefined {
 
 /** The adapter a configuration asks for. */
 export function adapterSpec(config: Config): AdapterSpec {
-  const { lora_rank: rank, lora_alpha: alpha, train_attn, train_mlp, train_unembed, train_vision } = config.model;
+  const { lora_rank: rank, lora_alpha: alpha, train_vision } = config.model;
   const vision = train_vision ? ({ trainVision: true } as const) : {};
   if (rank === 0) return { kind: "full", ...vision };
-  const trains = { attn: train_attn, mlp: train_mlp, unembed: train_unembed };
-  const targets = (["attn", "mlp", "unembed"] as const).filter((target) => trains[target]);
+  const targets = loraTargets.filter((target) => config.model[`train_${target}`]);
   return { kind: "lora", rank, alpha, targets, seed: config.rllm.trainer.seed, ...vision };
 }

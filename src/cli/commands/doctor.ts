@@ -73,11 +73,8 @@ async function doctorCommand(overrides: string[]): Promise<void> {
     const { name, architecture, parameters, dtype, device, attention, attentionReason } = engine.model;
     const millions = `${(parameters / 1e6).toFixed(1)}M parameters`;
     report("model", `${name}: ${architecture}, ${millions}, ${dtype} on ${device}, ready in ${time()}`);
-    const packed = attention === "packed";
-    report(
-      "attention",
-      packed ? "packed sequences, shared prompts computed once" : `padded, slower: ${attentionReason}`,
-    );
+    const rows = attention === "packed" ? "packed sequences, shared prompts computed once" : "padded, slower";
+    report("attention", attentionReason === undefined ? rows : `${rows}: ${attentionReason}`);
     const fits = isShared && needed === undefined ? await describeNeeded(config, engine.model.directory) : undefined;
     if (fits !== undefined) reportFinding(fits);
     for (const finding of (await engine.examine?.()) ?? []) reportFinding(finding);

@@ -14,6 +14,7 @@ export const model = section({
   }),
   train_attn: on.describe("Apply LoRA to the attention layers."),
   train_mlp: on.describe("Apply LoRA to the MLP layers."),
+  train_experts: off.describe("Also apply LoRA to the experts of a mixture of experts; false leaves them as they are."),
   train_vision: off.describe(
     "Also train the vision part of a model that accepts images: LoRA on its layers, or all of its weights.",
   ),

@@ -1,8 +1,9 @@
 /** What the server remembers across a restart: sessions with their models and samplers, and checkpoints. Plain data. */
 import { z } from "zod";
+import { loraTargets } from "../../backends/engine.ts";
 
 const metadata = z.record(z.string(), z.unknown()).nullable().default(null);
-const targets = z.enum(["attn", "mlp", "unembed"]);
+const targets = z.enum(loraTargets);
 
 /** LoRA as an engine takes it, with every value set: the same spec creates the same fresh model. */
 const adapter = z.strictObject({

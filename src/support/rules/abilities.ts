@@ -81,6 +81,12 @@ export const abilities: readonly Rule[] = [
     ({ loraTargets }, value, { config }) =>
       value === false || config.model.lora_rank === 0 || loraTargets.includes("unembed"),
   ),
+  ability(
+    ["model.train_experts"],
+    "LoRA on experts",
+    ({ loraTargets }, value, { config }) =>
+      value === false || config.model.lora_rank === 0 || loraTargets.includes("experts"),
+  ),
   ...(["top_p", "top_k", "min_p"] as const).map((name) =>
     ability(
       withOlderNames(under("rllm.rollout", `train.${name}`, `val.${name}`)),

@@ -162,7 +162,7 @@ export const conditions: readonly Rule[] = [
 
   needs(
     "model.lora_rank above 0",
-    under("model", "lora_alpha", "train_unembed", "train_attn", "train_mlp"),
+    under("model", "lora_alpha", "train_unembed", "train_attn", "train_mlp", "train_experts"),
     ({ model }) => model.lora_rank > 0,
   ),
   needsValue("training.resume_mode", "path", ["training.resume_from_path"]),

@@ -3,7 +3,14 @@ import { join, relative, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Workflow } from "../../agents/types.ts";
-import type { Capabilities, Engine, Learner, LearnerSpec, Sampler } from "../../backends/engine.ts";
+import {
+  type Capabilities,
+  type Engine,
+  type Learner,
+  type LearnerSpec,
+  loraTargets,
+  type Sampler,
+} from "../../backends/engine.ts";
 import { openEngine } from "../../backends/registry/open-engine.ts";
 import { openChat } from "../../chat/chat.ts";
 import type { Chat } from "../../chat/types.ts";
@@ -243,9 +250,10 @@ function longestSequence({ model }: Engine, { sampler, learner, reference, criti
 
 function describeModel({ model }: Engine, { servers }: Sampler, { model: wanted }: Config): string {
   const millions = (model.parameters / 1e6).toFixed(1);
-  const targets = (["attn", "mlp", "unembed"] as const).filter((part) => wanted[`train_${part}`]).join(", ");
+  const targets = loraTargets.filter((part) => wanted[`train_${part}`]).join(", ");
   const trained = wanted.lora_rank === 0 ? "all weights" : `LoRA of rank ${wanted.lora_rank} on ${targets}`;
-  const attention = model.attention === "packed" ? "" : `; padded attention: ${model.attentionReason}`;
+  const { attention, attentionReason: reason } = model;
+  const rows = reason === undefined ? "" : `; ${attention === "padded" ? "padded attention: " : ""}${reason}`;
   const sampled = servers === undefined ? "" : `; sampled by ${servers}`;
-  return `${model.name}: ${model.architecture}, ${millions}M parameters, ${model.dtype} on ${model.device}, ${trained}${attention}${sampled}`;
+  return `${model.name}: ${model.architecture}, ${millions}M parameters, ${model.dtype} on ${model.device}, ${trained}${rows}${sampled}`;
 }

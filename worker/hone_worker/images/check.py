@@ -1,16 +1,25 @@
 """Opens the vision part of a model, and checks the placement of its features against transformers' own forward."""
 
 import inspect
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image as Pillow
 from torch import Tensor, nn
 
+from ..errors import UserMistake
 from .pictures import Pictures, Picture
 from .vision import Vision, vision_of
+
+
+_BOTH_DIRECTIONS = (
+    "the parts of an image attend to each other in both directions, which is not supported; "
+    "Qwen3-VL, InternVL and Mistral Small read images"
+)
 
 
 class Probe:
@@ -27,14 +36,16 @@ class Probe:
         inputs = {name: value.to(device) for name, value in vision.inputs(self.image).items()}
         if "mm_token_type_ids" in inspect.signature(base.forward).parameters:
             inputs["mm_token_type_ids"] = (ids == vision.processor.token_id).int()
-        self.expected = hidden_states(base, input_ids=ids, **inputs)
+        if "token_type_ids" in inspect.signature(base.forward).parameters:
+            raise UserMistake(_BOTH_DIRECTIONS)
+        self.expected = hidden_states(base, input_ids=ids, use_cache=False, **inputs)
         if hasattr(base, "rope_deltas"):
             base.rope_deltas = None  # otherwise a later forward of text would use it
 
 
-def hidden_states(base: nn.Module, **inputs: Tensor) -> tuple[Tensor, ...]:
+def hidden_states(forward: Callable[..., Any], **inputs: Tensor) -> tuple[Tensor, ...]:
     """The hidden states after each layer, the last one normalized. Only the last one if the model does not return others."""
-    output = base(**inputs, use_cache=False, output_hidden_states=True)
+    output = forward(**inputs, output_hidden_states=True)
     return output.hidden_states or (output.last_hidden_state,)
 
 

@@ -1,15 +1,16 @@
 """A model's image processor: converts an image to the inputs of the vision tower and to tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import signature
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import AutoImageProcessor, PreTrainedConfig
+from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedConfig
+from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from ..errors import UnusableImage, UserMistake, first_line
@@ -31,12 +32,6 @@ class ImageProcessor:
             raise UserMistake(
                 f"{folder} has no {' or '.join(_CONFIGURATIONS)}", "name the image processor's folder with processor"
             )
-        try:
-            self._pixels, self._write, self._options = _open(folder, config)
-        except UserMistake:
-            raise
-        except Exception as error:  # noqa: BLE001 - transformers raises errors of many classes
-            raise UserMistake(f"the image processor of {folder} cannot be used: {first_line(error)}") from error
         tokenizer = model_folder / "tokenizer.json"
         if not tokenizer.exists():
             raise UserMistake(f"images need {tokenizer}, which does not exist", "use a complete copy of the model")
@@ -45,23 +40,17 @@ class ImageProcessor:
         self.token = self._tokenizer.id_to_token(self.token_id)
         if self.token is None:
             raise UserMistake(f"{tokenizer} has no token {self.token_id}, the model's image token")
-        stored = folder / _CONFIGURATIONS[1]
-        self._names: dict[str, Any] = {
-            "fake_image_token": "<fake_token_around_image>",
-            "global_image_token": "<global-img>",
-            "global_image_tag": "<global-img>",
-            "image_seq_len": length,
-            **(read_json(stored) if stored.exists() else {}),
-            "image_token": self.token,
-            "image_token_id": self.token_id,
-            "image_processor": self._pixels,
-        }
+        try:
+            self._process = _open(model_folder, folder, config, self.token, length)
+        except UserMistake:
+            raise
+        except Exception as error:  # noqa: BLE001 - transformers raises errors of many classes
+            raise UserMistake(f"the image processor of {folder} cannot be used: {first_line(error)}") from error
 
     def __call__(self, image: Image.Image) -> tuple[dict[str, Tensor], np.ndarray]:
         """Returns the vision tower's inputs and int32 tokens. Raises UnusableImage for sizes that the model refuses."""
         try:
-            found = self._pixels(images=image, return_tensors="pt", **self._options)
-            text = self._write(_Names(self._names), found, 0)
+            found, text = self._process(image)
         except Exception as error:  # noqa: BLE001 - processors raise errors of many classes
             if is_out_of_memory(error):
                 raise
@@ -73,23 +62,44 @@ class ImageProcessor:
         return inputs, np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
 
-class _Names(SimpleNamespace):
-    """Stands for transformers' processor in the function that writes the text of an image."""
-
-    def __init__(self, names: dict[str, Any]):
-        super().__init__(**names)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"it needs {name}, which Hone does not know")
+Process = Callable[[Image.Image], tuple[Mapping[str, Any], str]]
+"""An image -> the inputs of the vision tower, and the text that stands for the image."""
 
 
-def _open(folder: Path, config: PreTrainedConfig) -> tuple[Any, Callable[..., str], dict[str, Any]]:
-    """The image processor, the function that writes the text of an image, and the processor's options."""
-    whole = PROCESSOR_MAPPING[type(config)]
-    if not hasattr(whole, "replace_image_token"):
-        return older_transformers.open_processor(folder, config)
+def _open(model_folder: Path, folder: Path, config: PreTrainedConfig, token: str, length: int | None) -> Process:
+    """transformers' processor of the model, without those of videos and sound, which would need more packages."""
+    stored = {name: read_json(folder / name) if (folder / name).exists() else {} for name in _CONFIGURATIONS}
+    named = next((found for found in (one.get("processor_class") for one in stored.values()) if found), None)
+    known = {found.__name__: found for found in (PROCESSOR_MAPPING[key] for key in PROCESSOR_MAPPING)} if named else {}
+    whole = known.get(named, PROCESSOR_MAPPING[type(config)])
+    kind = "mistral3" if whole.__name__ == "PixtralProcessor" else config.model_type
+    if kind == "mistral3" or not hasattr(whole, "_process_images"):
+        return older_transformers.open_processor(folder, kind, token, length)
+    classes = IMAGE_PROCESSOR_MAPPING_NAMES.get(kind)
+    if isinstance(classes, dict) and "pil" not in classes:
+        raise UserMistake(
+            f"transformers' image processor of {kind} needs torchvision, which Hone does not use",
+            "use a model of another family, such as Qwen3-VL",
+        )
     pixels = AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False, local_files_only=True)
-    return pixels, whole.replace_image_token, getattr(whole, "images_kwargs", {})
+    tokenizer = AutoTokenizer.from_pretrained(model_folder, trust_remote_code=False, local_files_only=True)
+    accepted = signature(whole.__init__).parameters
+    settings = {"image_seq_len": length, **stored[_CONFIGURATIONS[1]], "image_token": token}
+    parts = {"image_processor": pixels, "tokenizer": tokenizer}
+    chosen = {name: value for name, value in settings.items() if name in accepted and name not in (*parts, "chat_template")}
+    missing = {name: None for name in whole.get_attributes() if name not in parts}
+    images_only = type(whole.__name__, (whole,), {"check_argument_for_proper_class": lambda *_: None})
+    try:
+        processor = images_only(**parts, **missing, **chosen)
+    except ImportError:  # a package that only videos need
+        return older_transformers.open_processor(folder, kind, token, length)
+    options = processor._merge_kwargs(tokenizer_init_kwargs={}, return_tensors="pt")["images_kwargs"]
+
+    def process(image: Image.Image) -> tuple[Mapping[str, Any], str]:
+        found, (text,) = processor._process_images([image], **options)
+        return found, text
+
+    return process
 
 
 def _image_token(config: PreTrainedConfig) -> int:

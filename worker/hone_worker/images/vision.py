@@ -112,7 +112,7 @@ class Vision:
         self._inputs.put(hash, inputs, sum(value.nbytes for value in inputs.values()))
 
     def compute(self, images: Sequence[Image]) -> list[Tensor]:
-        """Computes the features `[n, D]` of each image. Images whose inputs have the same shapes are computed together."""
+        """Computes the features `[n, D]` of each image, followed by those that deeper layers add, if there are any. Images whose inputs have the same shapes are computed together."""
         batches: list[list[tuple[int, dict[str, Tensor]]]] = []
         open_: dict[tuple, int] = {}
         for i, image in enumerate(images):
@@ -127,9 +127,17 @@ class Vision:
         device = next(self._base.parameters()).device
         for batch in batches:
             joined = {name: torch.cat([one[name] for _, one in batch]).to(device) for name in batch[0][1]}
-            values = self._base.get_image_features(**joined, return_dict=True).pooler_output
+            output = self._base.get_image_features(**joined, return_dict=True)
+            values = output.pooler_output
+            deep = getattr(output, "deepstack_features", None)
             if isinstance(values, Tensor):  # older versions of transformers do not divide tiles by image
                 values = values.flatten(0, -2).split([len(images[i].places) for i, _ in batch])
+            values = [value.flatten(0, -2) for value in values]
+            if deep is not None:
+                sizes = [len(value) for value in values]
+                layers = [layer if isinstance(layer, Tensor) else torch.cat(layer) for layer in deep]
+                parts = [layer.flatten(0, -2).split(sizes) for layer in layers]
+                values = [torch.cat(each, -1) for each in zip(values, *parts, strict=True)]
             for (i, _), value in zip(batch, values, strict=True):
                 found[i] = value
         return found

@@ -88,7 +88,9 @@ class LinearGroup:
         if len(self.members) == 1:
             return self._product(x)
         if x is not self._input or position in self._taken:
-            self._outputs = self._product(x).split(self.sizes, -1)
+            joined = self._product(x)
+            # Not split(): autograd refuses models that change its results in place.
+            self._outputs = tuple(joined.narrow(-1, start, size) for start, size in zip(self.starts, self.sizes))
             self._input, self._taken = x, set()
         output = self._outputs[position]
         self._taken.add(position)

@@ -77,7 +77,15 @@ class LanguageModel(PlainModel):
             return {"input_ids": ids, **given}
         embedded = self.module.get_input_embeddings()(ids)
         features = self.vision.features(placed.images)[placed.features].to(embedded.dtype)
-        filled = embedded.flatten(0, 1).index_copy(0, placed.places, features)
+        first, *deeper = features.split(embedded.shape[-1], -1)
+        filled = embedded.flatten(0, 1).index_copy(0, placed.places, first)
+        if deeper:
+            order = placed.places.argsort()
+            at = torch.zeros(ids.numel(), dtype=torch.bool, device=self.device).index_fill_(0, placed.places, True)
+            given["deeper"] = {
+                "visual_pos_masks": at.view(ids.shape),
+                "deepstack_visual_embeds": [layer[order] for layer in deeper],
+            }
         return {"inputs_embeds": filled.view(embedded.shape), **given}
 
     def row(self, families: list[Family], positions: Tensor, tree: type[Tree | FlexTree] | None = None) -> AttentionContext:
@@ -100,9 +108,19 @@ class LanguageModel(PlainModel):
         return self._body(**self.inputs(ids, positions, pieces), attention_mask=mask)
 
     def info(self) -> dict:
-        facts = super().info() | {"images": None if self.vision is None else self.vision.info()}
+        facts = super().info() | self._cost() | {"images": None if self.vision is None else self.vision.info()}
         promised = self.vision is None and reads_images(self.module.config)
         return facts | ({"images_reason": self.images_reason} if promised else {})
+
+    def _cost(self) -> dict[str, str]:
+        """What padded rows, or recurrent layers in packed rows, cost."""
+        if self.attention == "padded":
+            return {"attention_reason": f"{self.attention_reason}; each sample computes its prompt again"}
+        if not self.mixers:
+            return {}
+        repeats = not all(mixer.continues for mixer in self.mixers)
+        how = "compute the prompt again for each of its samples" if repeats else "continue the state of their prompt"
+        return {"attention_reason": f"{len(self.mixers)} recurrent layers, which {how}"}
 
     def weights_to_train(self, vision: bool) -> dict[str, nn.Parameter]:
         """The model's weights by name, of the language part or of all parts."""
@@ -120,9 +138,20 @@ class LanguageModel(PlainModel):
         for group in self.groups:
             group.forget()
 
+    def run_body(self, deeper: dict | None = None, **inputs):
+        """transformers' output for what `inputs` returns."""
+        if deeper is None:
+            return self.base(**inputs, use_cache=False)
+        # The body only passes these on if it computes the images itself.
+        hook = self.decoder.register_forward_pre_hook(lambda _, args, named: (args, {**named, **deeper}), with_kwargs=True)
+        try:
+            return self.base(**inputs, use_cache=False)
+        finally:
+            hook.remove()
+
     def _body(self, **inputs) -> Tensor:
         try:
-            return self.base(**inputs, use_cache=False).last_hidden_state
+            return self.run_body(**inputs).last_hidden_state
         except BaseException:
             self.forget()
             raise
@@ -147,7 +176,7 @@ class LanguageModel(PlainModel):
         kind = self.module.config.model_type
         if kind in FAMILIES:
             return cause
-        return f"images for models of type {kind} are not supported; supported are {', '.join(FAMILIES)} ({cause})"
+        return f"images for models of type {kind} are not supported here ({cause}); docs/reference/models.md lists others"
 
     def _choose_tree(self) -> type[Tree | FlexTree]:
         """FlexAttention on CUDA, if it gives the same results there."""

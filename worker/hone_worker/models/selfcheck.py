@@ -75,7 +75,8 @@ def _why_rows_differ(model, tree: type[Tree | FlexTree]) -> str | None:
         return f"packed rows differ from plain ones by {error:.1e}"
     if model.mixers:
         error = _difference(*_continued_states(model, sequences, expected))
-        if not error <= _TOLERANCE[model.dtype]:
+        # transformers' own steps round differently than its forward of whole rows. With a wrong state it is 0.1 and more.
+        if not error <= max(_TOLERANCE[model.dtype], 1e-3):
             return f"steps after a state differ from plain rows by {error:.1e}"
     return None if tree is Tree else _why_gradients_differ(tree, families, positions, watch.calls, _TOLERANCE[model.dtype])
 
@@ -129,7 +130,7 @@ def why_images_differ(model, probe: "Probe") -> str | None:
         is_packed = model.attention == "packed"
         with use(causal_row(model, len(ids))) if is_packed else nullcontext():
             mask = {} if is_packed else {"attention_mask": torch.ones_like(ids)[None]}
-            found = hidden_states(model.base, **inputs, **mask)
+            found = hidden_states(model.run_body, **inputs, **mask)
     except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way
         return f"{type(error).__name__}: {first_line(error)}"
     errors = [_difference(*layer) for layer in zip(found, probe.expected, strict=True)]

@@ -27,6 +27,9 @@ _TOKENIZER_FILES = (
 )
 
 
+_NAMES_OF_EXPERTS = (".gate_proj", ".up_proj", ".down_proj")
+
+
 def export_adapter(
     model: PlainModel, adapter: dict, members: list[Member | ExpertMember], weights: Mapping[str, Tensor], directory: Path
 ) -> None:
@@ -112,8 +115,9 @@ def _targets(model: PlainModel, members: list[Member | ExpertMember]) -> dict[st
     modules = [member for member in members if not isinstance(member, ExpertMember)]
     if find_stacked(model.base):
         # PEFT reads a name such as gate_proj as that of the experts, also for layers outside of them.
-        parameters += [f"{member.name}.weight" for member in modules if member.kind == "mlp"]
-        modules = [member for member in modules if member.kind != "mlp"]
+        mistaken = [member for member in modules if member.kind == "mlp" or member.name.endswith(_NAMES_OF_EXPERTS)]
+        parameters += [f"{member.name}.weight" for member in mistaken]
+        modules = [member for member in modules if member not in mistaken]
     named = {"target_modules": _module_names(model, [member.name for member in modules])}
     return named | ({"target_parameters": sorted(parameters)} if parameters else {})
 

@@ -29,6 +29,10 @@ class LoraPolicy(TrainedPolicy):
                 f"an adapter cannot have rank {rank} and targets {sorted(targets)}",
                 f"use rank >= 1 and targets from {', '.join(_TARGETS)}",
             )
+        if "experts" in targets and not model.expert_groups:
+            raise UserMistake(
+                f"{model.source.name} has no experts that LoRA could adapt", "set model.train_experts=false"
+            )
         vision = model.vision_groups if trains_vision(model, adapter) else []
         layers = [*model.groups, *vision, *model.expert_groups, model.head_group]
         groups = [group for group in layers if group.members[0].kind in targets]

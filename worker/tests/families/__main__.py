@@ -1,30 +1,33 @@
 """`python -m families [kind...]` in worker/tests: measures families and writes their rows into record.json."""
 
-import json
 import sys
-import warnings
-from pathlib import Path
 
-import torch
-from transformers.utils import logging
-
-from .measure import record
+from .record import RECORD, read, write
 from .text import TEXT
-
-RECORD = Path(__file__).with_name("record.json")
 
 
 def main(kinds: list[str]) -> None:
-    warnings.filterwarnings("ignore")
-    logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    known = {row["kind"]: row for row in json.loads(RECORD.read_text())["text"]} if RECORD.exists() else {}
+    from . import images
+    from .images import IMAGES
+    from .measure import quiet, record
+
+    quiet()
+    rows = {row["kind"]: row for row in read()["text"]} if RECORD.exists() else {}
     for family in TEXT:
         if not kinds or family.kind in kinds:
-            known[family.kind] = row = record(family)
-            print({name: value for name, value in row.items() if name not in ("title", "architecture")}, flush=True)
-    rows = [known[family.kind] for family in TEXT if family.kind in known]
-    RECORD.write_text(json.dumps({"text": rows}, indent=1, sort_keys=True) + "\n")
+            rows[family.kind] = row = record(family)
+            print({name: value for name, value in row.items() if value is not True}, flush=True)
+    shown = {row["title"]: row for row in (read()["images"] if RECORD.exists() else [])}
+    for family in IMAGES:
+        if not kinds or family.kind in kinds:
+            shown[family.title] = row = images.record(family)
+            print(row, flush=True)
+    write(
+        {
+            "text": [rows[family.kind] for family in TEXT if family.kind in rows],
+            "images": [shown[family.title] for family in IMAGES if family.title in shown],
+        }
+    )
 
 
 main(sys.argv[1:])

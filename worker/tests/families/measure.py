@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from hone_worker.sampling.sampler import Sampler
 from hone_worker.training.packing import Sequences
 from hone_worker.training.trainer import Trainer
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 from .text import VOCABULARY, Family, build
 
@@ -33,8 +33,10 @@ Logprobs = Callable[[list[int]], torch.Tensor]
 
 _TOLERANCE = 2e-4
 """Of log-probabilities, and of gradients relative to the largest one."""
+_OF_STEPS = 1e-3
+"""Steps of recurrent layers round differently than a forward of the whole row; a wrong state is a hundred times that."""
 _PROMPTS = ([7, 9, 11, 13, 40, 41], [5, 4, 3, 21, 22, 23, 24, 25, 26, 27, 28])
-_LORA = {"kind": "lora", "rank": 3, "alpha": 6, "targets": ["attn", "mlp", "experts", "unembed"], "seed": 1}
+_ADAPTER = {"kind": "lora", "rank": 3, "alpha": 6, "seed": 1}
 
 
 @dataclass
@@ -67,14 +69,17 @@ def measure(family: Family, folder: Path) -> Row:
     rows = "hybrid" if model.attention == "packed" and model.mixers else model.attention
     found = {"sampling": lambda: _sampling(model, theirs), "full_gradient": lambda: _full_gradient(folder, theirs)}
     policy = _shaken(model)
-    layers = sorted({name.removesuffix(".weight").rsplit(".", 2)[-2] for name in policy.named(policy.parameters)})
+    members = [member for overlay in policy.overlays for member in overlay.group.members]
+    layers = sorted({part for member in members if not (part := member.name.rsplit(".", 1)[-1]).isdigit()})
     more = {
         "lora_gradient": lambda: _lora_gradient(policy, folder),
         "merged": lambda: _merged(policy),
         "adapter": lambda: _adapter(policy, folder),
         "grpo": lambda: _two_steps(folder),
     }
-    columns = {name: _result(check) for name, check in {**found, **more}.items()}
+    columns = {
+        name: _result(check, _OF_STEPS if name == "sampling" else _TOLERANCE) for name, check in {**found, **more}.items()
+    }
     return Row(family.title, family.kind, type(model.module).__name__, rows, model.attention_reason, lora_layers=layers, **columns)
 
 
@@ -83,7 +88,7 @@ def record(family: Family) -> dict[str, Any]:
         return asdict(measure(family, build(family, Path(folder))))
 
 
-def _result(check: Callable[[], float | None]) -> bool | str:
+def _result(check: Callable[[], float | None], tolerance: float) -> bool | str:
     """`check` returns the largest difference, or None if there is none to measure."""
     try:
         error = check()
@@ -91,7 +96,7 @@ def _result(check: Callable[[], float | None]) -> bool | str:
         return mistake.message
     except Exception as error:  # noqa: BLE001 - the table says what fails
         return f"{type(error).__name__}: {first_line(error)}"
-    return True if error is None or error <= _TOLERANCE else f"differs by {error:.1e}"
+    return True if error is None or error <= tolerance else f"differs by {error:.1e}"
 
 
 def _load(folder: Path) -> LanguageModel:
@@ -131,7 +136,7 @@ def _sampling(model: LanguageModel, theirs: PreTrainedModel) -> float:
         sampler.step()
     if failures:
         raise failures[0]
-    error = 0.0
+    error, differing = 0.0, []
     for header, arrays in events:
         if header.get("event") != "sample":
             continue
@@ -139,11 +144,16 @@ def _sampling(model: LanguageModel, theirs: PreTrainedModel) -> float:
         tokens = arrays["tokens"].tolist()
         with torch.no_grad():
             expected = _plain(theirs, prompt + tokens)[len(prompt) - 1 :]
+            best = theirs(torch.tensor([prompt + tokens]), use_cache=False).logits[0, len(prompt) - 1 : -1].argmax(-1)
         error = max(error, float((expected - torch.from_numpy(arrays["logprobs"])).abs().max()))
         if temperature == 0:
             written = theirs.generate(torch.tensor([prompt]), max_new_tokens=count, do_sample=False)
             if written[0, len(prompt) :].tolist() != tokens:
-                return math.inf
+                if best.tolist() != tokens:
+                    return math.inf
+                differing.append(prompt)
+    if differing and error <= _OF_STEPS:
+        raise UserMistake("equals transformers' plain forward, from which its own `generate` differs")
     return error
 
 
@@ -194,10 +204,15 @@ def _full_gradient(folder: Path, theirs: PreTrainedModel) -> float:
     return max(_relative(found, wanted), float((_our_logprobs(policy) - expected.detach()).abs().max()))
 
 
+def _adapter_of(model: LanguageModel, *more: str) -> dict[str, Any]:
+    experts = ["experts"] if model.expert_groups else []
+    return {**_ADAPTER, "targets": ["attn", "mlp", *experts, *more]}
+
+
 def _shaken(model: LanguageModel) -> Any:
     """A LoRA policy whose B is not zero."""
     policies = Policies(model)
-    policy = policies[policies.create(_LORA)]
+    policy = policies[policies.create(_adapter_of(model, "unembed"))]
     generator = torch.Generator().manual_seed(7)
     for _, parameter in sorted(policy.named(policy.parameters).items()):
         parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
@@ -238,7 +253,7 @@ def _merged(policy: Any) -> float:
 def _two_steps(folder: Path) -> float | None:
     """Two steps of policy gradient on samples with rewards: all log-probabilities stay finite, and the weights move."""
     policies = Policies(_load(folder))
-    policy = policies[policies.create({**_LORA, "targets": ["attn", "mlp", "experts"]})]
+    policy = policies[policies.create(_adapter_of(policies._base))]
     before = _our_logprobs(policy)
     for _ in range(2):
         Trainer().forward_backward(policy, _SEQUENCES, ["logprobs"], _exchange)
@@ -250,5 +265,8 @@ def _two_steps(folder: Path) -> float | None:
     return None if bool(after.isfinite().all()) and not torch.equal(before, after) else math.inf
 
 
-def summary(rows: list[dict[str, Any]]) -> Counter[str]:
-    return Counter(row["rows"] for row in rows)
+def quiet() -> None:
+    """Tiny models gain nothing from threads, and warnings are not about them."""
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

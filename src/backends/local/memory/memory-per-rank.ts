@@ -1,4 +1,5 @@
 /** How much memory each process of a sharded model needs, from the shapes of its weights. */
+import type { LoraTarget } from "../../engine.ts";
 import type { ModelShapes } from "./model-shapes.ts";
 
 export interface ShardingSettings {
@@ -10,7 +11,7 @@ export interface ShardingSettings {
   weightBytes: number;
   /** 0: all weights are trained. */
   loraRank: number;
-  targets: readonly ("attn" | "mlp" | "unembed")[];
+  targets: readonly LoraTarget[];
   gradientCheckpointing: boolean;
   microBatchTokens: number;
   chunkSize: number;
