@@ -109,7 +109,9 @@ class _TrainedHead(torch.autograd.Function):
         hidden, targets = ctx.saved_tensors
         dh = torch.zeros_like(hidden)
         # Often only a reply's places have a gradient.
-        (places,) = torch.nonzero((gradient != 0).any(0), as_tuple=True)
+        chosen = (gradient != 0).any(0)
+        # On the meta device (memory_plan.py) all of them.
+        places = torch.arange(len(targets), device="meta") if chosen.is_meta else torch.nonzero(chosen)[:, 0]
         for part in places.split(ctx.chunk) if len(places) > 0 else ():
             with torch.enable_grad():
                 x = hidden[part].detach().requires_grad_()
