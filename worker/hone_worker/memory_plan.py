@@ -5,21 +5,19 @@ forward and a backward of one row, an optimizer's state. The plan is the bytes o
 Kernels are known only by what they keep: attention is replaced by functions that allocate what the real one allocates."""
 
 import weakref
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 from .attention.context import NAME, AttentionSpec, use
 from .attention.tree import score_limit
-from .memory import available_bytes, total_bytes
 from .models.linears import LinearGroup, Member, find_members
-from .models.loading import longest_sequence, reads_images
+from .models.loading import reads_images
 from .models.model import LanguageModel
 from .models.plain_model import ModelSource
 from .policies.adamw import make_optimizer
@@ -27,11 +25,7 @@ from .policies.full_policy import FullPolicy
 from .policies.lora_policy import LoraPolicy
 from .training.head import token_outputs
 
-USABLE = 0.95
-"""The share of an accelerator's free memory that tensors can fill: blocks of the allocator are not full."""
-
 _META = torch.device("meta")
-_PROBED_TOKENS = 512
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """AdamW whose moments have 8 bits (Dettmers et al., 2022), by bitsandbytes: each block of 256 values has its own scale."""
 
-import bitsandbytes.functional as bits
+from functools import cached_property
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -18,8 +20,17 @@ class AdamW8bit(AdamW):
         self._large = [p for p in parameters if p.numel() >= _LEAST]
         self._states: list[tuple[Tensor, Tensor]] = []
         """The codes of both moments of each large parameter, as one tensor, and the scales of their blocks."""
-        device = parameters[0].device
-        self._codes = [bits.create_dynamic_map(signed).to(device) for signed in (True, False)]
+
+    @cached_property
+    def _bits(self) -> ModuleType:
+        import bitsandbytes.functional  # an optional package, which a plan of memory does not need
+
+        return bitsandbytes.functional
+
+    @cached_property
+    def _codes(self) -> list[Tensor]:
+        """The 256 values of both moments, relative to their block's scale."""
+        return [self._bits.create_dynamic_map(signed).to(self._all[0].device) for signed in (True, False)]
 
     @property
     def begun(self) -> bool:
@@ -47,7 +58,7 @@ class AdamW8bit(AdamW):
             self.begin()
             self.steps += 1
         for p, (codes, scales) in zip(self._large, self._states, strict=True):
-            bits.optimizer_update_8bit_blockwise(
+            self._bits.optimizer_update_8bit_blockwise(
                 "adam",
                 p.grad,
                 p,
@@ -66,11 +77,14 @@ class AdamW8bit(AdamW):
             )
 
     def moments(self) -> tuple[list[Tensor], list[Tensor]]:
-        """In float32, so that a state does not depend on the optimizer. Quantizing them again gives the same codes."""
+        """In float32, so that a state does not depend on the optimizer. Quantizing them again can change codes: the own moments are
+        changed in the same way, so that a run that continues from these equals this one."""
         small = zip(*super().moments())
         large = iter(self._states)
         pairs = [next(small) if p.numel() < _LEAST else self._decoded(p, *next(large)) for p in self._all]
-        return [mean for mean, _ in pairs], [square for _, square in pairs]
+        found = [mean for mean, _ in pairs], [square for _, square in pairs]
+        self.set_moments(*found)
+        return found
 
     def set_moments(self, mean: list[Tensor], square: list[Tensor]) -> None:
         small = [each for each in zip(self._all, mean, square) if each[0].numel() < _LEAST]
@@ -78,12 +92,12 @@ class AdamW8bit(AdamW):
         large = [each for each in zip(self._all, mean, square) if each[0].numel() >= _LEAST]
         for (_, *given), (codes, scales) in zip(large, self._states, strict=True):
             for values, kept, scale, code in zip(given, codes, scales, self._codes):
-                found, state = bits.quantize_blockwise(values.flatten(), code, blocksize=_BLOCK)
+                found, state = self._bits.quantize_blockwise(values.flatten(), code, blocksize=_BLOCK)
                 kept.copy_(found)
                 scale.copy_(state.absmax)
 
     def _decoded(self, like: Tensor, codes: Tensor, scales: Tensor) -> tuple[Tensor, ...]:
         return tuple(
-            bits.dequantize_blockwise(kept, absmax=scale, code=code, blocksize=_BLOCK).view(like.shape)
+            self._bits.dequantize_blockwise(kept, absmax=scale, code=code, blocksize=_BLOCK).view(like.shape)
             for kept, scale, code in zip(codes, scales, self._codes)
         )

@@ -56,8 +56,8 @@ class LoraOverlay:
         """The forward now uses these values of A and B (in the shapes of `parameters`)."""
         self.merged = None  # frees its memory first
         self.merged = Weight(self.merged_weight(values), pack=True) if self.merges else None
-        dtype = self.group.weight.dtype
-        self.low = (values[0].to(dtype), [b.to(dtype) for b in values[1:]])
+        dtype, apart = self.group.weight.dtype, not self.merges  # a step changes the values in place
+        self.low = (values[0].to(dtype, copy=apart), [b.to(dtype, copy=apart) for b in values[1:]])
         self.group.overlay = self
 
     def merged_weight(self, values: list[Tensor]) -> Tensor:
