@@ -3,11 +3,12 @@ which segments.py computes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from .context import AttentionSpec
+from .context import AttentionContext, AttentionSpec
 from .segments import SegmentAttention, Tile
 
 _MIN_FILLED = 0.6
@@ -64,8 +65,14 @@ def score_limit(device: str) -> int:
     return (4 if device == "cpu" else 64) * 2**20
 
 
+class PackedAttention(Protocol):
+    """Makes the attention context of one packed row in training."""
+
+    def __call__(self, families: list[Family], positions: Tensor) -> AttentionContext: ...
+
+
 class Tree:
-    """The attention context of one packed row in training."""
+    """Attention by tiles, the PackedAttention of CPUs."""
 
     def __init__(self, families: list[Family], positions: Tensor):
         self._families, self._positions = families, positions
