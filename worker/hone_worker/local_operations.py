@@ -32,6 +32,10 @@ from .training.packing import Sequences
 from .training.trainer import Trainer
 
 
+_BLOCK = 16
+"""Tokens of each row that a GPU samples before the host looks at them."""
+
+
 class LocalOperations(Operations):
     def __init__(self, channel: Channel):
         super().__init__(channel)
@@ -77,6 +81,7 @@ class LocalOperations(Operations):
                 open_tokenizer=cache(self._open_tokenizer),
                 emit=self._channel.send,
                 fail=self.fail,
+                block=_BLOCK if loaded.device.type == "cuda" else 1,
             )
         on_gpu = loaded.device.type == "cuda"
         if on_gpu:  # after the checks of the model, which compare float32 results

@@ -216,6 +216,13 @@ export const conditions: readonly Rule[] = [
     (config) => startsServer(config) && isOnGpu(config) && alternates(config),
   ),
   unsupported(needs("an NVIDIA GPU", ["local.sampler.devices"], isOnGpu)),
+  unsupported(
+    needs(
+      "an NVIDIA GPU that trains (local.device), and one training process (local.processes=1)",
+      ["training.optimizer"],
+      (config) => isOnGpu(config) && config.local.device !== "cpu" && !isSharded(config),
+    ),
+  ),
   {
     outcome: "no effect",
     keys: ["training.default_local_dir"],
