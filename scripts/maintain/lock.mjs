@@ -94,7 +94,7 @@ for (const name of ["requirements-tinker", "requirements-deepspeed"]) {
 for (const name of ["requirements-wandb", "requirements-mlflow", "requirements-trackio"]) {
   await compile(name, "-c", whole, "-o", workerFile(`${name}.lock`));
 }
-for (const name of ["requirements-uv", "requirements-smollm2", "requirements-num2words"]) {
+for (const name of ["requirements-uv", "requirements-smollm2", "requirements-num2words", "requirements-bitsandbytes"]) {
   await compile(name, "--no-deps", "-o", workerFile(`${name}.lock`));
 }
 

@@ -18,7 +18,7 @@ export type EngineParts = {
 /** Counters of the same name are added. */
 export function composeEngine(parts: EngineParts): Engine {
   const { trainer, samplers, scorers, programs = [], capabilities = trainer.capabilities } = parts;
-  const { images, nccl, examine } = trainer;
+  const { images, nccl, examine, memory } = trainer;
   const imagesReason = parts.imagesReason ?? trainer.imagesReason;
   const createScorer = scorers?.createScorer ?? trainer.createScorer;
   const all: EnginePart[] = [...programs, trainer];
@@ -34,6 +34,7 @@ export function composeEngine(parts: EngineParts): Engine {
     ...(images && parts.imagesReason === undefined ? { images } : {}),
     ...(imagesReason === undefined ? {} : { imagesReason }),
     ...(nccl === undefined ? {} : { nccl }),
+    ...(memory === undefined ? {} : { memory }),
     createPolicy: parts.samplers ? parts.samplers.createPolicy : parts.trainer.createPolicy,
     createLearner: trainer.createLearner,
     ...(createScorer ? { createScorer } : {}),

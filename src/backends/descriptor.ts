@@ -15,6 +15,8 @@ export interface EngineHooks {
   folder?: string;
   /** Keeps the images of prompts; default: memory. */
   media?: MediaStore;
+  /** Whether the configuration's policy will be trained. */
+  trains?: boolean;
   /** Called with what the engine does before it is ready: set-up, conversion, loading. */
   onStatus?: (text: string) => void;
   /** Called with problems that the engine handles itself, such as an inference server that is excluded. */

@@ -398,6 +398,8 @@ export interface Engine extends EnginePart {
   readonly model: ModelInfo;
   /** Versions of its programs by name, e.g. `{"torch": "2.15.0"}`, for finding defects. */
   readonly versions: Readonly<Record<string, string>>;
+  /** The memory that training takes, if the engine was opened to train and knows it. */
+  readonly memory?: { text: string; fits: boolean };
   /** Absent if its model reads only text. */
   readonly images?: EngineImages;
   /** Why images are not supported, as a clause, if the model's configuration has a vision part. */

@@ -3,6 +3,7 @@
 import { statSync } from "node:fs";
 import { availableParallelism, freemem } from "node:os";
 import type { Finding } from "../backends/engine.ts";
+import { trainingProcesses } from "../backends/local/machine.ts";
 import { type Gpu, listGpus, listLinks } from "../backends/local/memory/gpus.ts";
 import { memoryPerRank } from "../backends/local/memory/memory-per-rank.ts";
 import { readModelShapes } from "../backends/local/memory/model-shapes.ts";
@@ -13,7 +14,8 @@ import { formatBytes } from "../files/durable-files.ts";
 
 /** The devices of the processes and how they are connected. */
 export async function describeRanks(config: Config): Promise<Finding[]> {
-  const { processes, sharding, sequence_parallel: together, device } = config.local;
+  const { sharding, sequence_parallel: together, device } = config.local;
+  const processes = trainingProcesses(config);
   const groups = together === 1 ? "" : `, each sequence on ${together} of them`;
   const ranks = `${processes} processes with ${sharding}${groups}`;
   const gpus = await gpusOf(config);
@@ -42,14 +44,14 @@ export async function describeNeeded(config: Config, folder: string | undefined)
   const adapter = adapterSpec(config);
   const weightBytes = local.dtype === "bfloat16" || (local.dtype === "auto" && onGpu) ? 2 : 4;
   const needed = memoryPerRank(shapes, {
-    processes: local.processes,
+    processes: trainingProcesses(config),
     sharding: local.sharding,
     offloadParameters: local.offload_parameters,
     offloadOptimizer: local.offload_optimizer,
     weightBytes,
     loraRank: model.lora_rank,
     targets: adapter.kind === "lora" ? adapter.targets : [],
-    gradientCheckpointing: local.gradient_checkpointing,
+    gradientCheckpointing: local.gradient_checkpointing === true,
     // The least that the worker chooses by itself.
     microBatchTokens: local.micro_batch_tokens || (onGpu ? 1024 : 512),
     chunkSize: local.chunk_size,
@@ -59,7 +61,7 @@ export async function describeNeeded(config: Config, folder: string | undefined)
   const named = Object.entries(parts).filter(([, bytes]) => bytes > 0);
   const list = named.map(([name, bytes]) => `${name} ${formatBytes(bytes)}`).join(", ");
   const elsewhere = offloaded > 0 ? `; ${formatBytes(offloaded)} of it in CPU memory` : "";
-  const free = onGpu ? Math.min(...gpus.map((gpu) => gpu.free)) : freemem() / local.processes;
+  const free = onGpu ? Math.min(...gpus.map((gpu) => gpu.free)) : freemem() / trainingProcesses(config);
   const fits = (onGpu ? all - offloaded : all) <= free;
   const detail = `each process about ${formatBytes(all)}: ${list}${elsewhere}; ${formatBytes(free)} free for each`;
   if (fits) return { name: "needed", detail };
@@ -76,6 +78,7 @@ export function modelFolder({ model }: Config): string | undefined {
   return source.kind === "path" && statSync(source.path).isDirectory() ? source.path : undefined;
 }
 
-async function gpusOf({ local: { device, processes } }: Config): Promise<Gpu[]> {
-  return device === "cpu" || device === "mps" ? [] : (await listGpus()).slice(0, processes);
+async function gpusOf(config: Config): Promise<Gpu[]> {
+  const { device } = config.local;
+  return device === "cpu" || device === "mps" ? [] : (await listGpus()).slice(0, trainingProcesses(config));
 }

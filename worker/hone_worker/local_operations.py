@@ -1,6 +1,7 @@
 """The operations of the local engine: one process that trains, samples and scores."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Event, Thread
@@ -15,6 +16,7 @@ from .channel import Channel, Message
 from .errors import ProtocolError, RunFailure, Stopped, UserMistake
 from .group import Group, NcclGroup, nccl_library, within
 from .memory import memory_stats
+from .memory_fit import choose
 from .models.loading import find_folder
 from .models.model import LanguageModel
 from .models.plain_model import source_of
@@ -28,6 +30,10 @@ from .sampling.rows import parse_requests
 from .sampling.sampler import Sampler
 from .training.packing import Sequences
 from .training.trainer import Trainer
+
+
+_BLOCK = 16
+"""Tokens of each row that a GPU samples before the host looks at them."""
 
 
 class LocalOperations(Operations):
@@ -57,13 +63,17 @@ class LocalOperations(Operations):
         self._report(f"loading {header.get('name', header['model'])}")
         source = source_of(header)
         micro_batch_tokens = header.get("micro_batch_tokens", 0)
+        fit = choose(source, header) if header.get("plan") else None
+        if fit is not None:
+            chosen = fit.training
+            source = replace(source, gradient_checkpointing=chosen.checkpointing, merges_adapters=chosen.merged)
         if header.get("head") == "score":
             self._score_model = loaded = ScoreModel(source, micro_batch_tokens)
         else:
             self._model = loaded = LanguageModel(source)
             self._vision = loaded.vision
             self._policies = Policies(loaded)
-            self._trainer = Trainer(header.get("chunk_size", 256), micro_batch_tokens)
+            self._trainer = Trainer(header.get("chunk_size", 256), micro_batch_tokens, fit and fit.bytes_per_token)
             self._sampler = Sampler(
                 device=loaded.device,
                 max_rows=max(1, header.get("max_sample_rows", 128)),
@@ -71,8 +81,13 @@ class LocalOperations(Operations):
                 open_tokenizer=cache(self._open_tokenizer),
                 emit=self._channel.send,
                 fail=self.fail,
+                block=_BLOCK if loaded.device.type == "cuda" else 1,
             )
-        return {"model": loaded.info(), "nccl": nccl_library() if loaded.device.type == "cuda" else None}
+        on_gpu = loaded.device.type == "cuda"
+        if on_gpu:  # after the checks of the model, which compare float32 results
+            torch.set_float32_matmul_precision("high")
+        memory = {} if fit is None else {"memory": fit.report(header["plan"]["rows"])}
+        return {"model": loaded.info(), "nccl": nccl_library() if on_gpu else None, **memory}
 
     def _forward(self, policy: Policy, sequences: Sequences, outputs: list[str]) -> Arrays:
         found = self._trainer.forward(policy, sequences, outputs)

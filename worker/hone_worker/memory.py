@@ -19,7 +19,18 @@ def available_bytes(device: torch.device) -> int | None:
     """Bytes that can still be allocated on the device; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     return _available_host_bytes() if device.type == "cpu" else None
+
+
+def total_bytes(device: torch.device) -> int | None:
+    """The memory of the device; None if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory()
+    return _kilobytes("/proc/meminfo", "MemTotal") or None if device.type == "cpu" else None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -79,7 +79,7 @@ def request(
 class Bench:
     """A sampler, what it emits in order, `events` of (header, arrays), and `failures` by message."""
 
-    def __init__(self, name: str, max_rows: int = 64):
+    def __init__(self, name: str, max_rows: int = 64, block: int = 1):
         self.model = model(name)
         self.policy = FixedPolicy(self.model)
         self.events: list[tuple[dict[str, Any], dict[str, np.ndarray]]] = []
@@ -91,6 +91,7 @@ class Bench:
             open_tokenizer=lambda: Tokenizer.from_file(str(self.model.directory / "tokenizer.json")),
             emit=lambda header, arrays: self.events.append((header, arrays)),
             fail=self.failures.__setitem__,
+            block=block,
         )
 
     def add(self, job: int, requests: list[Request], stream: bool = False, policy: Any = None) -> None:

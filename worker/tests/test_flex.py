@@ -1,5 +1,7 @@
 """Attention by FlexAttention equals attention by tiles, forward and backward."""
 
+import os
+
 import pytest
 import torch
 from hone_worker.attention import flex
@@ -11,6 +13,8 @@ from hone_worker.models.selfcheck import why_not_packed
 from hone_worker.policies.registry import Policies
 from hone_worker.training.trainer import Trainer
 from models import build, load, sample_sequences, weighing
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn.attention import flex_attention as torch_flex
 
 
@@ -143,7 +147,7 @@ def test_the_check_at_load_finds_wrong_outputs_and_gradients(kind: str, tmp_path
 
 
 def test_a_device_that_fails_keeps_tiles(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(model_module, "_FLEX_DEVICES", ("cpu",))
+    monkeypatch.setattr(model_module, "fastest_attention", lambda _: FlexTree)
     folder = build("llama", tmp_path)
     assert load(folder).tree is FlexTree
 
@@ -157,3 +161,33 @@ def test_a_device_that_fails_keeps_tiles(tmp_path, monkeypatch, capfd):
     policies, sequences = Policies(model), sample_sequences()
     policy = policies[policies.create({"kind": "none"})]
     assert len(Trainer().forward(policy, sequences, ["logprobs"])["logprobs"]) > 0
+
+
+@pytest.mark.skipif(not os.environ.get("HONE_NIGHTLY"), reason="compiles for a minute; runs in nightly")
+def test_rows_of_other_sizes_are_not_compiled_again(monkeypatch):
+    """Traced as on a GPU, forward and backward, but computed without kernels."""
+    compiled = []
+
+    def keep(graph, _inputs):
+        compiled.append(graph)
+        return make_boxed_func(graph.forward)
+
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 64)
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
+    traced = torch.compile(torch_flex.flex_attention, dynamic=True, fullgraph=True, backend=backend)
+    monkeypatch.setattr(flex, "_flex", lambda _: traced)
+    generator, counts = torch.Generator().manual_seed(0), []
+    for _ in range(3):
+        for spec in (SPECS["plain"], SPECS["window"], SPECS["softcap"]):
+            families, positions = packed_row(generator, 4)
+            inputs = [torch.randn(len(positions), heads, 8) for heads in (4, 2, 2)]
+            found = []
+            for context in (FlexTree(families, positions), Tree(families, positions)):
+                leaves = [x.clone().requires_grad_() for x in inputs]
+                output = context.attend(0, *leaves, AttentionSpec(**(spec | {"scaling": 0.4})))
+                output.backward(torch.ones_like(output))
+                found.append([output.detach(), *(x.grad for x in leaves)])
+            for one, other in zip(*found, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=5e-5)
+        counts.append(len(compiled))
+    assert counts[0] > 0 and counts == [counts[0]] * 3

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hone_worker.policies.registry import Policies
+from hone_worker.training import head
 from hone_worker.training.trainer import Trainer
 from models import (
     CONFIGS,
@@ -148,3 +149,26 @@ def test_draws_follow_the_distribution_at_each_place(folder, temperature):
     assert float((alone == tokens).float().mean()) > 0.999
     greedy, _ = Trainer().draws(policy, sequences, 2, 0.0, 3)
     assert greedy[:4, 0].tolist() == greedy[:4, 1].tolist() == logits[:4].argmax(-1).tolist()
+
+
+def test_torchs_chunked_cross_entropy_has_the_same_outputs_and_gradients(tmp_path, monkeypatch):
+    """As on a GPU, where it computes the log-probabilities of a trained output layer."""
+    if not hasattr(torch.nn, "LinearCrossEntropyOptions"):
+        pytest.skip("this torch does not have it")
+    policies, sequences = Policies(load(build("qwen3", tmp_path))), sample_sequences()
+    policy, calls = policies[policies.create({"kind": "full"})], []
+    found = []
+    for device in ("cpu", "cuda"):
+        monkeypatch.setattr(head, "uses_library", lambda *_, device=device: calls.append(device) or device == "cuda")
+        policy.zero_grad()
+        outputs = []
+
+        def ask(_, values):
+            outputs.append(values["logprobs"])
+            return {"logprobs": torch.linspace(-1, 1, len(values["logprobs"]))}
+
+        Trainer(chunk_size=5).forward_backward(policy, sequences, ["logprobs"], ask)
+        found.append([*outputs, *(parameter.grad.clone() for parameter in policy.parameters)])
+    assert set(calls) == {"cpu", "cuda"}
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

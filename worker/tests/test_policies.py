@@ -2,6 +2,7 @@
 tools."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import peft
@@ -256,6 +257,23 @@ def test_a_gradient_that_is_not_finite_is_dropped(adapter, policies):
     step = policy.optim_step(ADAM)
     assert step.grad_norm != step.grad_norm and not step.applied and policy.optimizer.steps == 0
     assert all(torch.equal(a, b) and not b.grad.any() for a, b in zip(before, policy.parameters))
+
+
+@pytest.mark.parametrize("targets", [("attn", "mlp"), ALL])
+def test_a_policy_without_merged_weights_has_the_same_outputs_and_gradients(targets, policies, folder, tmp_path):
+    apart = Policies(load(folder))
+    apart._source = replace(apart._source, merges_adapters=False)
+    apart._base.source = apart._source
+    one, other = make(policies, lora(targets)), make(apart, lora(targets))
+    for policy in (one, other):
+        shake(policy)
+        backward(policy)
+    assert other.overlays[0].merged is None and one.overlays[0].merged is not None
+    assert same(logprobs(other), logprobs(one), 1e-4)
+    assert all(same(a.grad, b.grad, 1e-3) for a, b in zip(other.parameters, one.parameters, strict=True))
+    step = other.optim_step(ADAM)
+    assert step.applied and not other.sample(lambda *_: pytest.fail("nothing is rounded"))
+    assert same(sampled(other), logprobs(one), 1e-4)  # until the next publish
 
 
 def test_adamw_equals_torch(policies):

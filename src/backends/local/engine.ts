@@ -14,7 +14,7 @@ import { requireCreatable } from "../learner-spec.ts";
 import { capabilities, shardedCapabilities } from "./capabilities.ts";
 import { threadCount, usableCores } from "./cores.ts";
 import { resolveModel } from "./models.ts";
-import type { LocalEngineOptions } from "./options.ts";
+import type { LocalEngineOptions, MemoryPlan } from "./options.ts";
 import { createPolicy } from "./policy.ts";
 import { requireSameVocabulary } from "./same-vocabulary.ts";
 import { startLocalWorker } from "./worker-process.ts";
@@ -24,7 +24,7 @@ import { startLocalWorker } from "./worker-process.ts";
  * @throws RunError when the set-up or the worker fails
  */
 export async function openLocalEngine(options: LocalEngineOptions): Promise<Engine> {
-  const { connection, model, seen, versions, nccl, died } = await openWorker(options);
+  const { connection, model, seen, versions, nccl, memory, died } = await openWorker(options, { plan: options.plan });
   const store = options.media ?? memoryStore();
   const able = (options.processes ?? 1) > 1 ? shardedCapabilities : capabilities;
   const others = new Set<Connection>();
@@ -56,6 +56,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
     model,
     versions,
     ...(nccl === null ? {} : { nccl }),
+    ...(memory === undefined ? {} : { memory }),
     ...(able.images && seen.placeholder ? { images: workerImages(connection, store, seen.placeholder) } : {}),
     ...(seen.reason === undefined ? {} : { imagesReason: seen.reason }),
     createPolicy: (spec) => createPolicy(connection, store, spec),
@@ -99,13 +100,14 @@ interface OpenedWorker {
   moments: ScoreMoments | undefined;
   versions: Record<string, string>;
   nccl: string | null;
+  memory: Engine["memory"];
   died: Promise<Error>;
 }
 
 /** Starts a worker with a model. `head`: as in the protocol. */
 export async function openWorker(
   options: LocalEngineOptions,
-  { head }: { head?: "score" | "value" | undefined } = {},
+  { head, plan }: { head?: "score" | "value" | undefined; plan?: MemoryPlan | undefined } = {},
 ): Promise<OpenedWorker> {
   const status = options.onStatus ?? (() => {});
   status("preparing Python and the model");
@@ -115,7 +117,12 @@ export async function openWorker(
   const processes = head === "score" ? 1 : (options.processes ?? 1);
   const threads = threadCount(options.threads ?? 0, Math.max(1, Math.floor(usableCores() / processes)), process.env);
   const needsDeepSpeed = processes > 1 && options.sharding?.startsWith("zero");
-  const packages = needsDeepSpeed ? await preparePackage("deepspeed") : undefined;
+  const optimizer = options.optimizer ?? "adamw";
+  const packages = needsDeepSpeed
+    ? await preparePackage("deepspeed")
+    : optimizer === "adamw_8bit"
+      ? await preparePackage("bitsandbytes")
+      : undefined;
 
   status("starting the worker");
   const worker = await startLocalWorker({ python, packages, threads, processes, logFile: options.logFile });
@@ -135,6 +142,8 @@ export async function openWorker(
         chunk_size: options.chunkSize ?? 256,
         micro_batch_tokens: options.microBatchTokens ?? 0,
         gradient_checkpointing: options.gradientCheckpointing ?? false,
+        optimizer,
+        plan: processes === 1 ? planFields(plan) : undefined,
         max_sample_rows: options.maxSampleRows ?? 256,
         ...(processes > 1 ? shardingFields(options) : {}),
         processor: head === undefined ? options.processor : undefined,
@@ -152,12 +161,19 @@ export async function openWorker(
       moments: momentsOf(found),
       versions: header.versions as Record<string, string>,
       nccl: header.nccl as string | null,
+      memory: header.memory as Engine["memory"],
       died: worker.ended,
     };
   } catch (error) {
     await connection.close();
     throw error;
   }
+}
+
+function planFields(plan: MemoryPlan | undefined) {
+  if (plan === undefined) return undefined;
+  const { trainVision: train_vision, ...adapter } = { trainVision: undefined, ...plan.adapter };
+  return { ...plan, adapter: { ...adapter, train_vision } };
 }
 
 const shardingFields = (options: LocalEngineOptions) => ({

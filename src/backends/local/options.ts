@@ -3,6 +3,19 @@ import type { Config } from "../../config/schema.ts";
 import { maskedSecret } from "../../config/secrets/without-secrets.ts";
 import { UserError } from "../../errors.ts";
 import type { MediaStore } from "../../images/media-store.ts";
+import type { AdapterSpec } from "../engine.ts";
+import { samplerType, trainingProcesses } from "./machine.ts";
+
+/** What the worker computes the memory of training from (worker/PROTOCOL.md, `load`). */
+export interface MemoryPlan {
+  adapter: AdapterSpec;
+  /** The longest sequence. */
+  tokens: number;
+  /** Sequences that the worker itself samples at the same time. */
+  rows: number;
+  /** The inference server's share of the device's memory while the worker trains. */
+  server_share: number;
+}
 
 export interface LocalEngineOptions {
   /** An alias, a Hugging Face directory, a .gguf file or a hub id. */
@@ -16,7 +29,11 @@ export interface LocalEngineOptions {
   chunkSize?: number;
   /** Packed tokens per forward-backward; 0 (default) chooses by memory. */
   microBatchTokens?: number;
-  gradientCheckpointing?: boolean;
+  /** `auto`: if training does not fit otherwise, according to `plan`. */
+  gradientCheckpointing?: "auto" | boolean;
+  optimizer?: Config["training"]["optimizer"];
+  /** What will be trained: its memory is computed before weights are loaded. Default: nothing is computed. */
+  plan?: MemoryPlan;
   /** Ranks that train one model together; default 1. */
   processes?: number;
   /** How several processes divide weights, gradients and optimizer state. */
@@ -52,7 +69,8 @@ export function localEngineOptions(
     chunkSize: local.chunk_size,
     microBatchTokens: local.micro_batch_tokens,
     gradientCheckpointing: local.gradient_checkpointing,
-    processes: local.processes,
+    optimizer: config.training.optimizer,
+    processes: trainingProcesses(config),
     sharding: local.sharding,
     offloadParameters: local.offload_parameters,
     offloadOptimizer: local.offload_optimizer,
@@ -64,10 +82,9 @@ export function localEngineOptions(
 }
 
 /** The running inference servers that sample, if any do. */
-export function serversOf({
-  local: { sampler },
-}: Config): { kind: "vllm" | "sglang"; urls: readonly string[] } | undefined {
-  const { type: kind, url } = sampler;
+export function serversOf(config: Config): { kind: "vllm" | "sglang"; urls: readonly string[] } | undefined {
+  const { url } = config.local.sampler;
+  const kind = samplerType(config);
   if (kind === "own" || url === null) return undefined;
   return { kind, urls: typeof url === "string" ? [url] : url };
 }

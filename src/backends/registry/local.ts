@@ -1,30 +1,62 @@
 /** The local engine: a Python worker on this machine, which inference servers may sample for. */
 import { join } from "node:path";
+import type { Config } from "../../config/schema.ts";
 import { temporaryFolder } from "../../files/temporary-names.ts";
+import { installedPython } from "../../python/find.ts";
+import { adapterSpec } from "../adapter-spec.ts";
 import { composeEngine } from "../compose-engine.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
 import { capabilities, capabilitiesWith, shardedCapabilities } from "../local/capabilities.ts";
-import { localEngineOptions, serverKey, serversOf } from "../local/options.ts";
-import { broadcasts, ownServerRules, refusalOfImages, sleepsWhileTraining, startOwnServer } from "./own-server.ts";
+import { samplerType, trainingProcesses } from "../local/machine.ts";
+import { localEngineOptions, type MemoryPlan, serverKey, serversOf } from "../local/options.ts";
+import {
+  broadcasts,
+  ownServerRules,
+  refusalOfImages,
+  serverShare,
+  sleepsWhileTraining,
+  startOwnServer,
+} from "./own-server.ts";
+
+/** The longest sequence is a prompt with one reply; a conversation of several turns can be longer, up to training.max_length. */
+function memoryPlan(config: Config): MemoryPlan {
+  const { data, training, local } = config;
+  return {
+    adapter: adapterSpec(config),
+    tokens: Math.min(training.max_length, data.max_prompt_length + data.max_response_length),
+    rows: samplerType(config) === "own" ? local.max_sample_rows : 0,
+    server_share: serverShare(config),
+  };
+}
+
+function chosenServer(): string {
+  const isInstalled = Boolean(process.env.HONE_VLLM_PYTHON) || installedPython("vllm") !== undefined;
+  const cost = isInstalled ? "" : ", whose installation takes 11 GB of disk, once";
+  return `vLLM samples, since the run uses an NVIDIA GPU${cost}; with local.sampler.type=own the engine samples itself`;
+}
 
 export const local: BackendDescriptor = {
-  capabilities({ local: { sampler, processes } }) {
-    const trainer = processes > 1 ? shardedCapabilities : capabilities;
-    return sampler.type === "own" ? trainer : capabilitiesWith(sampler.type, trainer);
+  capabilities(config) {
+    const trainer = trainingProcesses(config) > 1 ? shardedCapabilities : capabilities;
+    const kind = samplerType(config);
+    return kind === "own" ? trainer : capabilitiesWith(kind, trainer);
   },
   rules: ownServerRules,
   check({ config }) {
     if (serversOf(config)) serverKey(config);
   },
-  async open({ config }, { folder, warn, ...hooks }) {
+  async open({ config }, { folder, warn, trains, ...hooks }) {
     const { openLocalEngine } = await import("../local/engine.ts");
     const options = localEngineOptions(config, hooks);
-    const trainer = await openLocalEngine(options);
-    const { type: kind, timeout: timeoutSeconds, tensor_parallel } = config.local.sampler;
+    const trainer = await openLocalEngine(trains ? { ...options, plan: memoryPlan(config) } : options);
+    const { timeout: timeoutSeconds, tensor_parallel } = config.local.sampler;
+    const kind = samplerType(config);
+    if (config.local.sampler.type === "auto" && kind === "vllm" && config.local.sampler.url === null)
+      hooks.onStatus?.(chosenServer());
     const published = folder === undefined ? temporaryFolder("hone-published-") : join(folder, "published");
     try {
       if (kind === "own") {
-        if (config.local.processes === 1) return trainer;
+        if (trainingProcesses(config) === 1) return trainer;
         const { workerPolicies } = await import("../local/own-sampler.ts");
         return composeEngine({ trainer, samplers: await workerPolicies(trainer, { ...options, folder: published }) });
       }

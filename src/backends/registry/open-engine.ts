@@ -3,11 +3,13 @@ import type { Backend } from "../../config/schema/about.ts";
 import type { Config } from "../../config/schema.ts";
 import { composeEngine, withScores } from "../compose-engine.ts";
 import type { BackendDescriptor, ComposedTree, EngineHooks } from "../descriptor.ts";
-import { type AdapterSpec, type Capabilities, type Engine, type Finding, loraTargets } from "../engine.ts";
+import type { Capabilities, Engine, Finding } from "../engine.ts";
 import type { Rule } from "../rule.ts";
 import { local } from "./local.ts";
 import { tinker } from "./tinker.ts";
 import { verl } from "./verl.ts";
+
+export { adapterSpec } from "../adapter-spec.ts";
 
 const descriptors: Readonly<Record<Backend, BackendDescriptor>> = { local, tinker, verl };
 
@@ -63,13 +65,4 @@ export function backendHolding(address: string): Backend | undefined {
     if (holdsState?.(address)) return name as Backend;
   }
   return undefined;
-}
-
-/** The adapter a configuration asks for. */
-export function adapterSpec(config: Config): AdapterSpec {
-  const { lora_rank: rank, lora_alpha: alpha, train_vision } = config.model;
-  const vision = train_vision ? ({ trainVision: true } as const) : {};
-  if (rank === 0) return { kind: "full", ...vision };
-  const targets = loraTargets.filter((target) => config.model[`train_${target}`]);
-  return { kind: "lora", rank, alpha, targets, seed: config.rllm.trainer.seed, ...vision };
 }

@@ -8,12 +8,15 @@ import { prepareEnvironment } from "../../python/prepare.ts";
 import type { EngineHooks } from "../descriptor.ts";
 import type { ModelInfo } from "../engine.ts";
 import { threadEnvironment, usableCores } from "../local/cores.ts";
+import { samplerType } from "../local/machine.ts";
 import { readModelType, serverPackages } from "../local/server-packages.ts";
 import type { Rule } from "../rule.ts";
 import type { GpuOptions, LaunchOptions, Machine, Place } from "../servers/process/launch.ts";
 import type { ServerProcess } from "../servers/process/server-process.ts";
 
-export const startsServer = ({ local: { sampler } }: Config) => sampler.type !== "own" && sampler.url === null;
+export { samplerType, trainingProcesses } from "../local/machine.ts";
+
+export const startsServer = (config: Config) => samplerType(config) !== "own" && config.local.sampler.url === null;
 
 /** Whether the server that Hone starts runs on GPUs. */
 export const isOnGpu = ({ local: { device, sampler } }: Config) =>
@@ -29,6 +32,15 @@ export function alternates({ local: { device, sampler }, rllm }: Config): boolea
   return !rllm.async_training.enable && own !== undefined && (sampler.devices?.includes(own) ?? true);
 }
 
+/** The share of the trainer's GPU that an inference server has while the trainer works. */
+export function serverShare(config: Config): number {
+  const { device, sampler } = config.local;
+  const own = gpuOf(device);
+  const shares =
+    startsServer(config) && isOnGpu(config) && own !== undefined && (sampler.devices?.includes(own) ?? true);
+  return shares && !sleepsWhileTraining(config) ? sampler.memory_share : 0;
+}
+
 /** The trainer's GPU. */
 const gpuOf = (device: string) => (device === "cpu" ? undefined : Number(/^cuda:(\d+)$/.exec(device)?.[1] ?? 0));
 
@@ -37,12 +49,16 @@ const gpuOf = (device: string) => (device === "cpu" ? undefined : Number(/^cuda:
  * GPUs than the trainer's. Otherwise they are sent through files.
  */
 export function broadcasts(
-  { local: { sampler }, model }: Config,
+  config: Config,
   { nccl, model: { device } }: { nccl?: string | undefined; model: Pick<ModelInfo, "device"> },
 ): boolean {
+  const {
+    local: { sampler },
+    model,
+  } = config;
   const own = gpuOf(device);
   const isApart = own !== undefined && sampler.devices !== null && !sampler.devices.includes(own);
-  return sampler.type === "vllm" && model.lora_rank === 0 && nccl !== undefined && isApart;
+  return samplerType(config) === "vllm" && model.lora_rank === 0 && nccl !== undefined && isApart;
 }
 
 /** What such a server requires of settings and of the machine. */
@@ -80,7 +96,7 @@ export async function startOwnServer(
   const options = launchOptions(config, { model, images }, onGpu);
   if (options.gpu && broadcasts(config, { model, nccl })) options.gpu.nccl = nccl;
   const common = { onStatus, logFile: logFile === undefined ? undefined : join(dirname(logFile), "server.log") };
-  if (config.local.sampler.type === "sglang") {
+  if (samplerType(config) === "sglang") {
     const gpu = options.gpu!;
     return startServer({
       ...common,

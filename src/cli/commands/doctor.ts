@@ -6,6 +6,7 @@ import type { Command } from "commander";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import type { Engine, Finding, Sample, Sampler } from "../../backends/engine.ts";
+import { trainingProcesses } from "../../backends/local/machine.ts";
 import { adapterSpec, examineBackend, isRemote, openEngine } from "../../backends/registry/open-engine.ts";
 import { openChat } from "../../chat/chat.ts";
 import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
@@ -55,7 +56,7 @@ async function doctorCommand(overrides: string[]): Promise<void> {
   );
   report("sandbox", isolation);
   report("vllm", describeVllm());
-  const isShared = config.local.processes > 1 && !isRemote(config);
+  const isShared = trainingProcesses(config) > 1 && !isRemote(config);
   const reportFinding = ({ name, detail, fix }: Finding) => report(name, detail, fix === undefined, fix);
   if (isShared) for (const finding of await describeRanks(config)) reportFinding(finding);
   const needed = isShared ? await describeNeeded(config, modelFolder(config)) : undefined;
@@ -67,7 +68,7 @@ async function doctorCommand(overrides: string[]): Promise<void> {
 
   const time = stopwatch();
   const status = showStatus();
-  const engine = await openEngine(composed, { onStatus: status.say }).finally(status.end);
+  const engine = await openEngine(composed, { trains: true, onStatus: status.say }).finally(status.end);
   try {
     for (const [name, version] of Object.entries(engine.versions)) report(name, version);
     const { name, architecture, parameters, dtype, device, attention, attentionReason } = engine.model;
@@ -77,6 +78,10 @@ async function doctorCommand(overrides: string[]): Promise<void> {
     report("attention", attentionReason === undefined ? rows : `${rows}: ${attentionReason}`);
     const fits = isShared && needed === undefined ? await describeNeeded(config, engine.model.directory) : undefined;
     if (fits !== undefined) reportFinding(fits);
+    if (engine.memory) {
+      const fix = "lower training.max_length or data.max_response_length, or close other programs";
+      report("needed", `to train ${engine.memory.text}`, engine.memory.fits, fix);
+    }
     for (const finding of (await engine.examine?.()) ?? []) reportFinding(finding);
     await trainOnce(engine, config, report);
   } finally {

@@ -272,9 +272,9 @@ const flags = defineFlags({
       .enum(["vllm", "sglang"])
       .default("vllm")
       .describe("Inference server to sample with.")
-      .meta({ note: "Without any --engine flag the trainer samples itself." }),
+      .meta({ note: "Without any --engine flag local.sampler.type keeps its default, auto." }),
     sets: {
-      // Without any of these the local engine samples, which needs neither a GPU nor another environment.
+      // Without any of these the default decides, which needs another environment only on a GPU.
       "local.sampler.type": ({ engine_type }, { isGiven }) =>
         ["engine_type", "engine_tp_size", "engine_mem_util", "enable_engine_sleep"].some(isGiven)
           ? engine_type

@@ -16,15 +16,23 @@ export const local = section({
     .describe(
       "Tokens per forward-backward pass of a process; 0 chooses by available memory. A single process halves it after an out-of-memory error.",
     ),
-  gradient_checkpointing: off.describe("Recompute activations in the backward pass to save memory."),
+  gradient_checkpointing: z
+    .union([z.literal("auto"), z.boolean()])
+    .default("auto")
+    .describe(
+      "Recompute activations in the backward pass to save memory; auto does if training would not fit otherwise (never with several processes).",
+    ),
   chunk_size: positive
     .default(256)
     .describe("Number of trained positions whose logits are in memory at the same time."),
   max_sample_rows: positive.default(256).describe("Number of sequences sampled concurrently."),
   threads: count.min(0).default(0).describe("Number of tensor library threads; 0 is one per core."),
-  processes: positive
+  processes: z
+    .union([z.literal("auto"), positive])
     .default(1)
-    .describe("Number of processes (one per GPU) that train the model together; a separate process samples."),
+    .describe(
+      "Number of processes (one per GPU) that train the model together; a separate process samples. auto is the number of visible NVIDIA GPUs before the first of sampler.devices, or 1 without such GPUs.",
+    ),
   sharding: z
     .enum(["zero1", "zero2", "zero3", "fsdp"])
     .default("fsdp")
@@ -43,9 +51,11 @@ export const local = section({
     .describe("Number of processes that share each sequence; must divide processes."),
   sampler: section({
     type: z
-      .enum(["own", "vllm", "sglang"])
-      .default("own")
-      .describe("Sampler: the local engine itself (own), or an inference server (vllm, sglang).")
+      .enum(["auto", "own", "vllm", "sglang"])
+      .default("auto")
+      .describe(
+        "Sampler: the local engine itself (own), or an inference server (vllm, sglang). auto is vllm if url is set or the run uses an NVIDIA GPU, else own.",
+      )
       .meta({ backends: ["local"], instead: "local.sampler.type=own" }),
     url: z
       .union([text, z.array(text).min(1)])

@@ -21,6 +21,11 @@ export const training = section({
     .default("constant")
     .describe("Learning rate schedule after warm-up."),
   warmup_steps_ratio: share.default(0).describe("Fraction of all training steps used for warm-up."),
+  optimizer: z
+    .enum(["adamw", "adamw_8bit"])
+    .default("adamw")
+    .describe("adamw, or adamw_8bit: Adam's moments in 8 bits, by bitsandbytes, which is installed on first use.")
+    .meta({ backends: ["local"] }),
   beta1: z.number().min(0).lt(1).default(0.9).describe("Adam's beta1."),
   beta2: z.number().min(0).lt(1).default(0.95).describe("Adam's beta2."),
   eps: aboveZero.default(1e-8).describe("Adam's epsilon."),

@@ -2,7 +2,13 @@
 import type { PolicyLossDefinition } from "../../algorithms/losses/definition.ts";
 import { namedLosses, type PolicyLossName } from "../../algorithms/losses/policy-losses.ts";
 import { isRemote } from "../../backends/registry/open-engine.ts";
-import { alternates, isOnGpu, startsServer } from "../../backends/registry/own-server.ts";
+import {
+  alternates,
+  isOnGpu,
+  samplerType,
+  startsServer,
+  trainingProcesses,
+} from "../../backends/registry/own-server.ts";
 import type { Rule } from "../../backends/rule.ts";
 import type { Config } from "../../config/schema.ts";
 import {
@@ -32,7 +38,7 @@ const startsScoringServers = ({ rllm: { reward } }: Config) =>
   reward.model !== null && reward.use_engine && reward.engine_url.length === 0;
 const hasKl = ({ rllm }: Config) => (rllm.algorithm.kl_beta ?? 0) > 0;
 const processes = "local.processes above 1 (with LightRFT's flags: WORLD_SIZE)";
-const isSharded = ({ local }: Config) => local.processes > 1;
+const isSharded = (config: Config) => trainingProcesses(config) > 1;
 export const localEngine = "a local engine (rllm.backend=local, or tinker without a service)";
 
 /** Whether the ratio of new to old probability can differ from 1. */
@@ -184,13 +190,13 @@ export const conditions: readonly Rule[] = [
   needs(
     "local.sampler.type=vllm or sglang",
     under("local.sampler", "url", "timeout"),
-    ({ local }) => local.sampler.type !== "own",
+    (config) => samplerType(config) !== "own",
   ),
   unsupported(
     needs(
       "local.sampler.type=own, since an inference server uses the processor of the model's folder",
       ["model.processor"],
-      ({ local }) => local.sampler.type === "own",
+      (config) => samplerType(config) === "own",
     ),
   ),
   needs(
@@ -210,6 +216,13 @@ export const conditions: readonly Rule[] = [
     (config) => startsServer(config) && isOnGpu(config) && alternates(config),
   ),
   unsupported(needs("an NVIDIA GPU", ["local.sampler.devices"], isOnGpu)),
+  unsupported(
+    needs(
+      "an NVIDIA GPU that trains (local.device), and one training process (local.processes=1)",
+      ["training.optimizer"],
+      (config) => isOnGpu(config) && config.local.device !== "cpu" && !isSharded(config),
+    ),
+  ),
   {
     outcome: "no effect",
     keys: ["training.default_local_dir"],

@@ -1,6 +1,7 @@
 /** Settings that contradict others, on every backend. */
 import { rejectionBounds } from "../../algorithms/off-policy/rejection.ts";
 import { backendHolding } from "../../backends/registry/open-engine.ts";
+import { trainingProcesses } from "../../backends/registry/own-server.ts";
 import type { Rule } from "../../backends/rule.ts";
 import type { Config } from "../../config/schema.ts";
 import { tasksPerDraw } from "../../data/sampler.ts";
@@ -146,12 +147,12 @@ export const contradictions: readonly Rule[] = [
   contradicts(
     ["local.processes"],
     "local.device=auto, cuda or cpu",
-    ({ local }) => local.processes === 1 || ["auto", "cuda", "cpu"].includes(local.device),
+    (config) => trainingProcesses(config) === 1 || ["auto", "cuda", "cpu"].includes(config.local.device),
   ),
   contradicts(
     ["local.sequence_parallel"],
     "local.processes to be a multiple of it",
-    ({ local }) => local.processes % local.sequence_parallel === 0,
+    (config) => trainingProcesses(config) % config.local.sequence_parallel === 0,
   ),
 
   contradicts(

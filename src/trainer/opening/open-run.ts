@@ -171,7 +171,7 @@ async function open(
     totalSteps: plan.totalSteps,
     step: progress.step,
     history: folder?.history() ?? [],
-    text: [describeModel(engine, models.sampler, config), plan.arithmetic],
+    text: [describeModel(engine, models.sampler, config), ...describeMemory(engine), plan.arithmetic],
   });
 
   const stopRequested = () => interrupt.requested || strays.error !== undefined;
@@ -219,6 +219,7 @@ async function openOwnEngine(
     ...(folder
       ? { logFile: folder.workerLog, folder: resolve(folder.path), media: folderStore(join(folder.path, mediaFolder)) }
       : {}),
+    trains: !composed.config.rllm.trainer.val_only,
     onStatus: (text) => emit({ type: "setup-status", text }),
     warn,
   });
@@ -246,6 +247,11 @@ async function openModels(engine: Engine, specs: Recipe["models"], closers: Clos
 /** A run's sequences fit all of its models, and the servers that sample. */
 function longestSequence({ model }: Engine, { sampler, learner, reference, critic }: Models): number {
   return Math.min(model.maxLength, ...[sampler, learner, reference, critic].flatMap((part) => part?.maxLength ?? []));
+}
+
+function describeMemory({ memory }: Engine): string[] {
+  if (memory === undefined) return [];
+  return [`training takes ${memory.text}${memory.fits ? "" : "; longer sequences than fit will end the run"}`];
 }
 
 function describeModel({ model }: Engine, { servers }: Sampler, { model: wanted }: Config): string {

@@ -1,5 +1,6 @@
 /** When to validate and save: a pure function of the configuration and the datasets' sizes. Steps count from 1. */
 
+import { trainingProcesses } from "../../backends/local/machine.ts";
 import { isRemote } from "../../backends/registry/open-engine.ts";
 import type { Config } from "../../config/schema.ts";
 import { stepsPerEpoch, tasksPerDraw, totalSteps } from "../../data/sampler.ts";
@@ -62,7 +63,8 @@ function arithmetic(config: Config, total: number, perEpoch: number): string {
 
 /** How the sequences of an optimizer step are shared by the processes that train. */
 function perProcess(config: Config, sequences: number): string {
-  const { processes, sequence_parallel: together, micro_batch_tokens: tokens } = config.local;
+  const { sequence_parallel: together, micro_batch_tokens: tokens } = config.local;
+  const processes = trainingProcesses(config);
   const groups = processes / together;
   if (processes === 1 || isRemote(config) || !Number.isInteger(groups)) return "";
   const who = together === 1 ? `${groups} processes` : `${groups} groups of ${together} processes`;

@@ -234,6 +234,8 @@ class Bucket:
 
     def _bias(self, window: int | None) -> Tensor | None:
         """`[N, 1, 1, prompt + own]`: added to the scores to mask keys; None if no key is masked."""
+        if window not in self._biases and not self._hides(window):
+            self._biases[window] = None
         if window not in self._biases:
             device, column = self.own.device, self.column - 1
             # The row's own tokens before this one: its distance from the prompt's end.
@@ -245,11 +247,15 @@ class Bucket:
                 position = (self._row_lengths + behind)[:, None]
                 far = column - own >= window
                 hidden |= torch.cat([position - prompt >= window, far.expand(self.rows, -1)], 1)
-            bias = None
-            if bool(hidden.any()):
-                bias = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, MASKED)[:, None, None]
-            self._biases[window] = bias
+            bias = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, MASKED)
+            self._biases[window] = bias[:, None, None]
         return self._biases[window]
+
+    def _hides(self, window: int | None) -> bool:
+        """Whether a key is masked for some row. Known without reading a tensor, for which the host would wait."""
+        if window is not None and window < self.prompts.columns + self.column:
+            return True
+        return any(self.starts) or any(self.lengths[owner] < self.prompts.columns for owner in set(self.owners))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         """One new token per row: `[N, H, D]` -> `[N, H, Dv]`."""

@@ -116,4 +116,7 @@ def _soft_cap(cap: float, device: torch.device) -> Callable[..., Tensor]:
 def _flex(device: str) -> Callable:
     if device == "cpu":
         return torch_flex.flex_attention
-    return torch.compile(torch_flex.flex_attention, dynamic=True)
+    # Without fullgraph, a call beyond the limit of compilations would silently compute all scores. Kinds of layers, with and without
+    # gradients, are compiled apart.
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    return torch.compile(torch_flex.flex_attention, dynamic=True, fullgraph=True)

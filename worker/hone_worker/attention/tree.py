@@ -3,11 +3,12 @@ which segments.py computes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from .context import AttentionSpec
+from .context import AttentionContext, AttentionSpec
 from .segments import SegmentAttention, Tile
 
 _MIN_FILLED = 0.6
@@ -59,8 +60,19 @@ class _Bundle:
         return sum((q.span.length - q.first) * (self.prefix.length + q.span.length) for q in self.queries)
 
 
+def score_limit(device: str) -> int:
+    """The most scores of a tile, of all heads together, on a type of device."""
+    return (4 if device == "cpu" else 64) * 2**20
+
+
+class PackedAttention(Protocol):
+    """Makes the attention context of one packed row in training."""
+
+    def __call__(self, families: list[Family], positions: Tensor) -> AttentionContext: ...
+
+
 class Tree:
-    """The attention context of one packed row in training."""
+    """Attention by tiles, the PackedAttention of CPUs."""
 
     def __init__(self, families: list[Family], positions: Tensor):
         self._families, self._positions = families, positions
@@ -72,7 +84,7 @@ class Tree:
         return SegmentAttention.apply(query, key, value, spec.sinks, self._tiles, spec)
 
     def _lay_out(self, heads: int) -> list[Tile]:
-        limit = (4 if self._positions.device.type == "cpu" else 64) * 2**20 // heads
+        limit = score_limit(self._positions.device.type) // heads
         none = Span(0, 0)
         prompts = [_Bundle(none, (_Query(family.prompt),)) for family in self._families]
         branches = [

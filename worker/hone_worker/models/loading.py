@@ -82,10 +82,20 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     """`auto` is bfloat16 if the hardware multiplies it, else float32."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if dtype == "auto":
-        return torch.bfloat16 if device.type != "cpu" or _cpu_multiplies_bfloat16() else torch.float32
+        return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
     if dtype not in known:
         raise UserMistake(f"dtype {dtype} is not supported", "use float32, bfloat16 or auto")
+    if dtype == "bfloat16" and device.type == "mps" and not _multiplies_bfloat16(device):
+        raise UserMistake("Apple GPUs have bfloat16 from macOS 14 on", "use float32, or update macOS")
     return known[dtype]
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "mps":
+        return torch.backends.mps.is_macos_or_newer(14, 0)
+    return device.type != "cpu" or _cpu_multiplies_bfloat16()
 
 
 def load_pretrained(

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.context import NAME, AttentionContext, use
-from ..attention.flex import FlexTree
 from ..attention.recurrent import RecurrentRow, find_mixers
-from ..attention.tree import Family, Tree
+from ..attention.tree import Family, PackedAttention, Tree
 from ..errors import UnusableImage, UserMistake, first_line
 from ..images.older_transformers import FAMILIES
 from ..images.pictures import Piece, place
@@ -25,7 +24,17 @@ if TYPE_CHECKING:
     from ..images.vision import Vision
 
 
-_FLEX_DEVICES = ("cuda",)
+def fastest_attention(device: str) -> PackedAttention | None:
+    """For packed rows on an accelerator; None: tiles."""
+    if device == "cuda":
+        from ..attention.flex import FlexTree  # needs a torch that has FlexAttention's auxiliary outputs
+
+        return FlexTree
+    if device == "mps":
+        from ..attention.sdpa import SdpaTree
+
+        return SdpaTree
+    return None
 
 _WITHOUT_OUT_PROJ = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 """Types of models for which PEFT refuses adapters with this layer."""
@@ -178,19 +187,26 @@ class LanguageModel(PlainModel):
             return cause
         return f"images for models of type {kind} are not supported here ({cause}); docs/reference/models.md lists others"
 
-    def _choose_tree(self) -> type[Tree | FlexTree]:
-        """FlexAttention on CUDA, if it gives the same results there."""
-        if self.attention == "padded" or self.device.type not in _FLEX_DEVICES:
+    def _choose_tree(self) -> PackedAttention:
+        """The accelerator's own attention, if it gives the same results there."""
+        if self.attention == "padded":
             return Tree
-        reason = self._try_packed(FlexTree)
+        try:
+            tree = fastest_attention(self.device.type)
+        except ImportError as error:
+            tree, reason = Tree, first_line(error)
+        else:
+            if tree is None:
+                return Tree
+            reason = self._try_packed(tree)
         self.decoder.set_attn_implementation(NAME)  # also after a failure
         if reason is None:
-            return FlexTree
+            return tree
         print(f"attention by tiles, which need more memory for long rows: {reason}", file=sys.stderr, flush=True)
         return Tree
 
     @torch.no_grad()
-    def _try_packed(self, tree: type[Tree | FlexTree]) -> str | None:
+    def _try_packed(self, tree: PackedAttention) -> str | None:
         """Switches to packed rows and checks them. Returns the reason if they are not possible."""
         try:
             return why_not_packed(self, tree)

@@ -30,6 +30,10 @@ class ModelSource:
     device: torch.device
     dtype: torch.dtype
     gradient_checkpointing: bool
+    merges_adapters: bool = True
+    """Whether the weights of a LoRA policy are merged into a copy of the base weights. Without, each product has two more."""
+    optimizer: str = "adamw"
+    """`adamw` or `adamw_8bit`"""
     output_layer: bool = True
     """False: the folder may lack the layer of a language model that predicts tokens."""
     processor: Path | None = None
@@ -46,6 +50,7 @@ def find_source(
     device: str = "auto",
     dtype: str = "auto",
     gradient_checkpointing: bool = False,
+    optimizer: str = "adamw",
     output_layer: bool = True,
     processor: str | None = None,
     most_pixels: int = ModelSource.most_pixels,
@@ -58,9 +63,10 @@ def find_source(
         chosen,
         choose_dtype(dtype, chosen),
         gradient_checkpointing,
-        output_layer,
-        find_processor(processor, cache) if processor else None,
-        most_pixels,
+        optimizer=optimizer,
+        output_layer=output_layer,
+        processor=find_processor(processor, cache) if processor else None,
+        most_pixels=most_pixels,
     )
 
 
@@ -72,7 +78,8 @@ def source_of(load: dict[str, Any], model: str | None = None, device: str | None
         cache_dir=Path(load["cache_dir"]),
         device=device or load.get("device", "auto"),
         dtype=load.get("dtype", "auto"),
-        gradient_checkpointing=load.get("gradient_checkpointing", False),
+        gradient_checkpointing=load.get("gradient_checkpointing", False) is True,
+        optimizer=load.get("optimizer", "adamw"),
         output_layer=load.get("head") is None,
         processor=load.get("processor"),
         most_pixels=load.get("max_image_pixels") or ModelSource.most_pixels,

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..attention.context import NAME, AttentionContext, AttentionSpec, use
 from ..attention.decode import Bucket, Decode, Prefill
-from ..attention.flex import FlexTree
-from ..attention.tree import Family, Span, Tree
+from ..attention.tree import Family, PackedAttention, Span, Tree
 from ..errors import UserMistake, first_line
 from ..images.pictures import Piece
 
@@ -34,7 +33,7 @@ _KINDS |= {"mlp", "moe", "attention", "mamba", "recurrent"}
 """Kinds of layers that these checks cover. Others compress or choose keys, in rows that are longer than these."""
 
 
-def why_not_packed(model, tree: type[Tree | FlexTree] = Tree) -> str | None:
+def why_not_packed(model, tree: PackedAttention = Tree) -> str | None:
     """Switches the model (a LanguageModel) to packed rows. Returns the reason if that is not possible."""
     if unknown := sorted(set(getattr(model.config, "layer_types", None) or ()) - _KINDS):
         return f"layers of the kind {unknown[0]} cannot be packed"
@@ -46,7 +45,7 @@ def why_not_packed(model, tree: type[Tree | FlexTree] = Tree) -> str | None:
     return _why_rows_differ(model, tree)
 
 
-def _why_rows_differ(model, tree: type[Tree | FlexTree]) -> str | None:
+def _why_rows_differ(model, tree: PackedAttention) -> str | None:
     generator = torch.Generator().manual_seed(0)
     sequences = [
         torch.randint(3, model.vocabulary_size, (n,), generator=generator).to(model.device)
@@ -101,7 +100,7 @@ def _continued_states(model, sequences: list[Tensor], expected: Tensor) -> tuple
 
 
 def _why_gradients_differ(
-    tree: type[FlexTree], families: list[Family], positions: Tensor, calls: list["_Call"], tolerance: float
+    tree: PackedAttention, families: list[Family], positions: Tensor, calls: list["_Call"], tolerance: float
 ) -> str | None:
     """Compares the gradients of one layer of each kind with those of tiles."""
     for query, key, value, spec in calls:

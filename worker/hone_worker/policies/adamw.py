@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,10 @@ class AdamSettings:
     weight_decay: float
     max_grad_norm: float
     """0 = no clipping."""
+
+    def clipped(self, norm: float) -> float:
+        """The factor for gradients of this norm."""
+        return self.max_grad_norm / norm if 0 < self.max_grad_norm < norm else 1.0
 
 
 class AdamW:
@@ -47,16 +52,31 @@ class AdamW:
 
     def gradient_norm(self) -> float:
         """The norm of all gradients together; not finite if one of them is not."""
-        norms = torch._foreach_norm([p.grad for p in self.parameters])
+        return self.norm_of(self.parameters)
+
+    @staticmethod
+    def norm_of(parameters: list[Tensor]) -> float:
+        norms = torch._foreach_norm([p.grad for p in parameters])
         return float(torch.linalg.vector_norm(torch.stack(norms).cpu().double()))
+
+    def moments(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Mean and square of each parameter."""
+        return self.mean, self.square
+
+    def set_moments(self, mean: list[Tensor], square: list[Tensor]) -> None:
+        """Replaces moments that have begun."""
+        for kept, given in zip([*self.mean, *self.square], [*mean, *square], strict=True):
+            kept.copy_(given)
 
     @torch.no_grad()
     def step(self, settings: AdamSettings, norm: float) -> None:
         """One update with gradients of this norm."""
         self.begin()
         self.steps += 1
-        clip = settings.max_grad_norm
-        factor = clip / norm if clip > 0 and norm > clip else 1.0
+        factor = settings.clipped(norm)
+        if self.parameters[0].is_cuda and not self._on_host:
+            self.fused_step(settings, factor)
+            return
         rate = settings.learning_rate / (1 - settings.beta1**self.steps)
         correction = (1 - settings.beta2**self.steps) ** 0.5
         for parameter, *kept in zip(self.parameters, self.mean, self.square):
@@ -69,3 +89,33 @@ class AdamW:
             for moment, used in zip(kept, moments):
                 if moment is not used:
                     moment.copy_(used)
+
+    def fused_step(self, settings: AdamSettings, factor: float) -> None:
+        """The same update by one of torch's kernels, of gradients times `factor`."""
+        device = self.parameters[0].device
+        adamw(
+            self.parameters,
+            [parameter.grad for parameter in self.parameters],
+            self.mean,
+            self.square,
+            [],
+            list(torch.full((len(self.parameters),), self.steps - 1.0, device=device).unbind()),
+            fused=True,
+            grad_scale=None if factor == 1.0 else torch.tensor(1 / factor, device=device),
+            amsgrad=False,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            eps=settings.eps,
+            maximize=False,
+        )
+
+
+def make_optimizer(name: str, parameters: list[Tensor]) -> AdamW:
+    """`adamw`, or `adamw_8bit`, whose moments have 8 bits."""
+    if name == "adamw":
+        return AdamW(parameters)
+    from .adamw_8bit import AdamW8bit
+
+    return AdamW8bit(parameters)

@@ -1,4 +1,4 @@
-"""Low-rank adapters. The forward multiplies with the merged weight W + s B A, as sampling does; the backward
+"""Low-rank adapters. The forward multiplies with the merged weight W + s B A, or with its parts, as sampling does; the backward
 computes the gradients of A, B and the input.
 
 With y = x (W + s B A)': dx = dy W + s (dy B) A, dA = s (dy B)' x, dB = s dy' (x A').
@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..models.linears import LinearGroup
@@ -18,8 +19,9 @@ from .rounding import Probe, Thresholds, seed_of
 class LoraOverlay:
     """One policy's adapters of one group of linear layers."""
 
-    def __init__(self, group: LinearGroup, rank: int, alpha: float, seed: int):
-        self.group, self.rank, self.scale = group, rank, alpha / rank
+    def __init__(self, group: LinearGroup, rank: int, alpha: float, seed: int, merges: bool = True):
+        """`merges`: multiplies with the merged weight; else with W, then with A and B."""
+        self.group, self.rank, self.scale, self.merges = group, rank, alpha / rank, merges
         device, inputs = group.weight.device, group.weight.shape[1]
         self.a = torch.cat([initial_a(seed, member.name, rank, inputs) for member in group.members]).to(
             device
@@ -53,9 +55,9 @@ class LoraOverlay:
     def merge(self, values: list[Tensor]) -> None:
         """The forward now uses these values of A and B (in the shapes of `parameters`)."""
         self.merged = None  # frees its memory first
-        self.merged = Weight(self.merged_weight(values), pack=True)
-        dtype = self.group.weight.dtype
-        self.low = (values[0].to(dtype), [b.to(dtype) for b in values[1:]])
+        self.merged = Weight(self.merged_weight(values), pack=True) if self.merges else None
+        dtype, apart = self.group.weight.dtype, not self.merges  # a step changes the values in place
+        self.low = (values[0].to(dtype, copy=apart), [b.to(dtype, copy=apart) for b in values[1:]])
         self.group.overlay = self
 
     def merged_weight(self, values: list[Tensor]) -> Tensor:
@@ -70,7 +72,9 @@ class LoraOverlay:
         return merged
 
     def sample(self, add: Callable[[Tensor, Tensor], None]) -> None:
-        """Adds the first rows of the first member to a Probe: s B A, and the merged weight."""
+        """Adds the first rows of the first member to a Probe: s B A, and the merged weight, if there is one."""
+        if not self.merges:
+            return
         base = self.group.weight[: self.group.sizes[0]][Probe.rows]
         update = self.scale * (self.b[0][Probe.rows] @ self.a[: self.rank])
         merged = torch.empty_like(base, memory_format=torch.contiguous_format)
@@ -86,7 +90,19 @@ class LoraOverlay:
     def linear(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled():
             return _LoraProduct.apply(x, self._anchor, self)
-        return self.merged.linear(x, self.group.bias)
+        return self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """`linear` without a gradient."""
+        if self.merged is not None:
+            return self.merged.linear(x, self.group.bias)
+        y = F.linear(x, self.group.weight, self.group.bias)
+        rows, (a, bs) = y.view(-1, y.shape[-1]), self.low
+        xa = x.reshape(-1, x.shape[-1]) @ a.t()
+        for i, (start, size, b) in enumerate(zip(self.group.starts, self.group.sizes, bs)):
+            part = xa[:, i * self.rank : (i + 1) * self.rank]
+            rows[:, start : start + size].addmm_(part, b.t(), alpha=self.scale)
+        return y
 
 
 class _LoraProduct(torch.autograd.Function):
@@ -97,7 +113,7 @@ class _LoraProduct(torch.autograd.Function):
     def forward(ctx, x: Tensor, anchor: Tensor, overlay: LoraOverlay) -> Tensor:
         ctx.save_for_backward(x)
         ctx.overlay, ctx.low = overlay, overlay.low
-        return overlay.merged.linear(x, overlay.group.bias)
+        return overlay.product(x)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):

@@ -42,7 +42,9 @@ class LoraPolicy(TrainedPolicy):
                 "choose other targets, or full fine-tuning",
             )
         self.overlays = [
-            (ExpertOverlay if isinstance(group, ExpertGroup) else LoraOverlay)(group, rank, adapter["alpha"], adapter["seed"])
+            ExpertOverlay(group, rank, adapter["alpha"], adapter["seed"])
+            if isinstance(group, ExpertGroup)
+            else LoraOverlay(group, rank, adapter["alpha"], adapter["seed"], model.source.merges_adapters)
             for group in groups
         ]
         weights = [p for overlay in self.overlays for p in overlay.parameters]

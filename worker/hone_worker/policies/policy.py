@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import UserMistake
 from ..models.model import LanguageModel
-from .adamw import AdamSettings, AdamW
+from .adamw import AdamSettings, make_optimizer
 from .export import export_merged
 from .interface import PolicyInterface, StepTaken
 from .rounding import Probe
@@ -98,7 +98,7 @@ class TrainedPolicy(Policy):
         self.value_head = value_head
         self._weight_count = len(weights)
         self.parameters = [*weights, *(value_head.parameters if value_head else [])]
-        self.optimizer = AdamW(self.parameters)
+        self.optimizer = make_optimizer(model.source.optimizer, self.parameters)
         self.revision = 0
         """Counts changes of the current weights."""
         self.published_revision = 0
@@ -199,7 +199,7 @@ class TrainedPolicy(Policy):
             self.model.source.name,
             self.is_critic,
         )
-        write_state(directory, facts, self.named(self.parameters), self._moments() if keeps else None)
+        write_state(directory, facts, self.named(self.parameters), self._named_moments(*self.optimizer.moments()) if keeps else None)
 
     @torch.no_grad()
     def load_state(self, directory: Path, optimizer: bool) -> None:
@@ -211,8 +211,10 @@ class TrainedPolicy(Policy):
         if state.moments is not None:
             self.optimizer.begin()
             self.optimizer.steps = state.steps
-            for name, target in self._moments().items():
+            mean, square = self.optimizer.moments()
+            for name, target in self._named_moments(mean, square).items():
                 target.copy_(state.moments[name])
+            self.optimizer.set_moments(mean, square)
 
     @torch.no_grad()
     def load_published(self, directory: Path, version: int) -> None:
@@ -220,8 +222,8 @@ class TrainedPolicy(Policy):
         shapes = {name: target.shape for name, target in targets.items()}
         self._replace(targets, read_adapter(directory, self.adapter, shapes), version)
 
-    def _moments(self) -> dict[str, Tensor]:
-        kinds = {"mean": self.optimizer.mean, "square": self.optimizer.square}
+    def _named_moments(self, mean: list[Tensor], square: list[Tensor]) -> dict[str, Tensor]:
+        kinds = {"mean": mean, "square": square}
         return {
             f"{name}.{kind}": tensor
             for kind, values in kinds.items()

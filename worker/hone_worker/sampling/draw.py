@@ -15,6 +15,7 @@ from torch import Tensor
 _BLOCK = 256
 # Rows are processed in parts of about this many logits, so that a part stays in the processor's cache.
 _PART_ELEMENTS = 1 << 20
+_KEPT_CONSTANTS = 64
 # Candidates for top_p at first; a flatter distribution gets more.
 _NUCLEUS = 512
 
@@ -64,37 +65,65 @@ class Drawn:
     temperature: Tensor | None = None
 
 
+@dataclass
+class Ahead:
+    """Like Drawn, on the device: the host has not waited for them."""
+
+    tokens: Tensor
+    logprobs: Tensor
+    log_sum: Tensor
+    temperature: Tensor | None = None
+
+
 class Drawer:
     """Keeps its working memory between steps: fresh pages for the logits cost more than the arithmetic."""
 
     def __init__(self, device: torch.device):
         self._device = device
         self._memory = torch.empty(0, device=device)
+        self._kept: dict[tuple, Tensor] = {}
 
     def draw(self, logits: Tensor, draws: Sequence[Draw], uniforms: np.ndarray) -> Drawn:
         """`logits` `[N, V]`; `uniforms` in [0, 1), `[N]`. Raises NotFinite."""
+        ahead = self.draw_ahead(logits, draws, self.picks(uniforms))
+        # Checked before the tokens are used: one drawn from NaN can be any number.
+        if not torch.isfinite(ahead.log_sum).all():
+            raise NotFinite((~torch.isfinite(ahead.log_sum)).nonzero()[:, 0].tolist())
+        return Drawn(ahead.tokens.tolist(), ahead.logprobs.tolist(), ahead.log_sum, ahead.temperature)
+
+    def picks(self, uniforms: np.ndarray) -> Tensor:
+        """Random numbers for `draw_ahead`."""
+        return torch.from_numpy(uniforms).to(device=self._device, dtype=_wide(self._device))
+
+    def draw_ahead(self, logits: Tensor, draws: Sequence[Draw], picks: Tensor) -> Ahead:
+        """Draws without waiting for the device, except for top_k and top_p. Tokens are in the vocabulary even if the logits are not
+        finite."""
         count, vocabulary = logits.shape
+        picks = picks[:, None]
         part = max(1, min(count, _PART_ELEMENTS // vocabulary)) if self._device.type == "cpu" else count
-        picks = torch.from_numpy(uniforms).to(device=self._device, dtype=_wide(self._device))[:, None]
         tokens = torch.empty(count, dtype=torch.long, device=self._device)
         log_sum = torch.empty(count, dtype=torch.float32, device=self._device)
         for begin in range(0, count, part):
             rows = slice(begin, min(begin + part, count))
             self._draw_part(logits[rows], draws[rows], picks[rows], tokens[rows], log_sum[rows])
-        # Checked before the tokens are used: one drawn from NaN can be any number.
-        if not torch.isfinite(log_sum).all():
-            raise NotFinite((~torch.isfinite(log_sum)).nonzero()[:, 0].tolist())
         chosen = logits.gather(1, tokens[:, None])[:, 0].float()
         temperature = None
         tempered = [row for row, draw in enumerate(draws) if draw.tempered and draw.tempered_logprobs]
         if tempered:
-            temperature = torch.ones(count, 1, device=self._device)
-            temperature[tempered, 0] = torch.tensor(
-                [draws[row].temperature for row in tempered], device=self._device
-            )
+            temperature = self._constant(*(each.temperature if each.tempered and each.tempered_logprobs else 1.0 for each in draws))
+            temperature = temperature[:, None]
             log_sum[tempered] = (logits[tempered].float() / temperature[tempered]).logsumexp(-1)
             chosen = chosen / temperature[:, 0]
-        return Drawn(tokens.tolist(), (chosen - log_sum).tolist(), log_sum, temperature)
+        return Ahead(tokens, chosen - log_sum, log_sum, temperature)
+
+    def _constant(self, *values: float) -> Tensor:
+        """These numbers on the device, which the next steps of the same rows need again."""
+        key = (values, type(values[0]))  # True == 1.0
+        if key not in self._kept:
+            if len(self._kept) >= _KEPT_CONSTANTS:
+                self._kept.clear()
+            self._kept[key] = torch.tensor(values, device=self._device)
+        return self._kept[key]
 
     def _draw_part(
         self, logits: Tensor, draws: Sequence[Draw], picks: Tensor, tokens: Tensor, log_sum: Tensor
@@ -115,15 +144,20 @@ class Drawer:
         if changed:
             rows = _index(changed, count)
             chosen = weights[rows]
-            _reweigh(chosen, logits[rows], peak[rows], [draws[row] for row in changed])
+            some = [draws[row] for row in changed]
+            temperature = self._constant(*(draw.temperature or 1.0 for draw in some)) if any(d.tempered for d in some) else None
+            _reweigh(chosen, logits[rows], peak[rows], some, temperature)
             if len(changed) < count:
                 weights[changed] = chosen
             mass = padded.sum(-1)
         block, rest = _invert(mass.to(picks.dtype), picks, scale=True)
         inner = padded[torch.arange(count, device=self._device), block[:, 0]].to(picks.dtype)
         drawn = block * _BLOCK + _invert(inner, rest, scale=False)[0]
-        keep = torch.tensor([not draw.greedy for draw in draws], device=self._device)
-        torch.where(keep, drawn[:, 0], tokens, out=tokens)
+        drawn = drawn[:, 0].clamp_(max=vocabulary - 1)
+        if greedy:
+            torch.where(self._constant(*(draw.greedy for draw in draws)), tokens, drawn, out=tokens)
+        else:
+            tokens.copy_(drawn)
 
     def _scratch(self, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
         """Two views of the working memory: `[count, blocks, block]`, zero behind the vocabulary, and
@@ -167,10 +201,9 @@ def _index(rows: list[int], count: int) -> list[int] | slice:
     return rows if len(rows) < count else slice(None)
 
 
-def _reweigh(weights: Tensor, logits: Tensor, peak: Tensor, draws: Sequence[Draw]) -> None:
+def _reweigh(weights: Tensor, logits: Tensor, peak: Tensor, draws: Sequence[Draw], temperature: Tensor | None) -> None:
     """Turns the weights `[n, V]` at temperature 1 without filters into those of the draws, in place."""
-    if any(draw.tempered for draw in draws):
-        temperature = torch.tensor([draw.temperature or 1.0 for draw in draws], device=weights.device)
+    if temperature is not None:
         weights.copy_(logits).sub_(peak).div_(temperature[:, None]).exp_()
     if any(draw.filtered for draw in draws):
         weights.masked_fill_(weights < _cuts(weights, draws)[:, None], 0)

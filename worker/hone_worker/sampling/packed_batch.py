@@ -132,8 +132,15 @@ class PackedBatch:
             if prompt.logprobs is not None and row.prompt_logprobs is None:
                 row.prompt_logprobs = prompt.logprobs
 
-    def logits(self) -> Tensor:
-        """One forward of the rows that have tokens; a new row's hidden state is its prompt's last."""
+    @property
+    def most_ahead(self) -> int:
+        """How many tokens can be drawn before the rows get them. New rows get their first one at once."""
+        longest = max((len(row.request.prompt) + len(row.tokens) + row.shift for row in self._running), default=0)
+        return 0 if self._fresh else self._model.max_length - longest
+
+    def logits(self, drawn: Tensor | None = None) -> Tensor:
+        """One forward of the rows that have tokens; a new row's hidden state is its prompt's last. `drawn` `[N]`: the tokens of the
+        previous call, if the rows do not have them."""
         parts = []
         self._policy.use_published()
         if self._sub_batches:
@@ -141,10 +148,14 @@ class PackedBatch:
                 ends = [start + row.request.max_tokens for start, row in zip(sub_batch.bucket.starts, sub_batch.rows)]
                 sub_batch.bucket.begin_step(max(ends))
             rows = self._running
-            ids = torch.tensor([row.tokens[-1] for row in rows], device=self._device)
-            positions = [len(row.request.prompt) + len(row.tokens) - 1 + row.shift for row in rows]
+            if drawn is None:
+                ids = torch.tensor([row.tokens[-1] for row in rows], device=self._device)
+                positions = [len(row.request.prompt) + len(row.tokens) - 1 + row.shift for row in rows]
+                self._positions = torch.tensor(positions, device=self._device)
+            else:
+                ids, self._positions = drawn, self._positions + 1
             context = Decode([sub_batch.bucket for sub_batch in self._sub_batches])
-            parts.append(self._model.hidden(context, ids, torch.tensor(positions, device=self._device)))
+            parts.append(self._model.hidden(context, ids, self._positions))
         if self._fresh:
             parts.append(torch.stack([prompt.hidden for _, prompt in self._fresh]))
         return self._model.logits(torch.cat(parts))

@@ -69,7 +69,9 @@ class PaddedBatch:
                 if row.lacks_prompt_logprobs:
                     self._score_prompt(row)
 
-    def logits(self) -> Tensor:
+    most_ahead = 0
+
+    def logits(self, drawn: None = None) -> Tensor:
         self._policy.use_published()
         return torch.cat([self._advance(sub_batch) for sub_batch in self._sub_batches])
 

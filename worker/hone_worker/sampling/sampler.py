@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import UserMistake
 from ..memory import is_out_of_memory
-from .draw import Drawer, Drawn, NotFinite, most_likely
+from .draw import Ahead, Drawer, Drawn, NotFinite, most_likely
 from .randoms import uniforms
 from .rows import Request, Row
 from .stopping import StopStrings
@@ -35,8 +35,13 @@ class Batch(Protocol):
     def admit(self, waiting: deque[Row], room: int) -> None:
         """Takes up to `room` rows from the front of `waiting`; at least one if no row is running."""
 
-    def logits(self) -> Tensor:
-        """`[N, V]`: logits of the next token of each row, in the order of `rows`."""
+    @property
+    def most_ahead(self) -> int:
+        """How many tokens of each row can be drawn from now on before the rows get them."""
+
+    def logits(self, drawn: Tensor | None = None) -> Tensor:
+        """`[N, V]`: logits of the next token of each row, in the order of `rows`. `drawn` `[N]`: the tokens drawn from the previous
+        logits, if the rows do not have them."""
 
     def remove(self, gone: list[int]) -> None:
         """Drops the rows at these indices. Called after each draw, even if `gone` is empty."""
@@ -75,7 +80,11 @@ class Sampler:
         open_tokenizer: Callable[[], Any],
         emit: Emit,
         fail: Fail,
+        block: int = 1,
     ):
+        """`block`: tokens of each row that are drawn before the host looks at them. On a GPU the host would wait for each token; the
+        tokens that a row gets after its end are dropped."""
+        self._block = block
         self._max_rows = max_rows
         self._make_batch = make_batch
         self._open_tokenizer = open_tokenizer
@@ -150,6 +159,10 @@ class Sampler:
         room = self._max_rows - len(batch.rows)
         if queue.waiting and room > 0:
             batch.admit(queue.waiting, room)
+        count = self._steps_ahead(batch)
+        if count > 1:
+            self._draw_block(queue, count)
+            return
         logits = batch.logits()
         rows = batch.rows
         seeds = np.array([row.request.seed for row in rows], np.uint64)
@@ -157,17 +170,48 @@ class Sampler:
         drawn = self._drawer.draw(logits, [row.request.draw for row in rows], picks)
         self._add_top(rows, logits, drawn)
         self.counters["decode_steps"] += 1
-        self.counters["sampled_tokens"] += len(rows)
+        self._give(queue, rows, [drawn.tokens], [drawn.logprobs])
+
+    def _steps_ahead(self, batch: Batch) -> int:
+        """How many tokens of each row are drawn now."""
+        if self._block == 1 or (rows := batch.rows) == [] or any(row.request.top_logprobs > 0 for row in rows):
+            return 1
+        left = max(row.request.max_tokens - len(row.tokens) for row in rows)
+        return max(1, min(self._block, left, batch.most_ahead))
+
+    def _draw_block(self, queue: _Queue, count: int) -> None:
+        """Draws `count` tokens of each row without waiting for the device, then waits once."""
+        rows = queue.batch.rows
+        draws = [row.request.draw for row in rows]
+        seeds = np.tile(np.array([row.request.seed for row in rows], np.uint64), count)
+        places = np.array([len(row.tokens) + step for step in range(count) for row in rows], np.uint64)
+        picks = self._drawer.picks(uniforms(seeds, places)).view(count, len(rows))
+        found: list[Ahead] = []
+        for step in range(count):
+            logits = queue.batch.logits(found[-1].tokens if found else None)
+            found.append(self._drawer.draw_ahead(logits, draws, picks[step]))
+        finite = torch.isfinite(torch.stack([each.log_sum for each in found])).all(0)
+        tokens = torch.stack([each.tokens for each in found]).tolist()
+        if not all(kept := finite.tolist()):
+            raise NotFinite([place for place, fine in enumerate(kept) if not fine])
+        self.counters["decode_steps"] += count
+        self._turn += count - 1
+        self._give(queue, rows, tokens, torch.stack([each.logprobs for each in found]).tolist())
+
+    def _give(self, queue: _Queue, rows: list[Row], tokens: list[list[int]], logprobs: list[list[float]]) -> None:
+        """Adds the tokens of one or several steps, `[steps][N]`, to the rows, and answers those that end."""
         version = queue.policy.version
-        ended = []
-        for place, row in enumerate(rows):
-            reason = row.add(drawn.tokens[place], drawn.logprobs[place], version)
-            if reason is not None:
-                ended.append((place, reason))
-        self._stream(rows)
-        for place, reason in ended:
-            self._finish(rows[place], reason)
-        batch.remove([place for place, _ in ended])
+        running = dict(enumerate(rows))
+        ended: list[int] = []
+        for ids, values in zip(tokens, logprobs):
+            self.counters["sampled_tokens"] += len(running)
+            reasons = {place: row.add(ids[place], values[place], version) for place, row in running.items()}
+            self._stream(list(running.values()))
+            for place, reason in reasons.items():
+                if reason is not None:
+                    self._finish(running.pop(place), reason)
+                    ended.append(place)
+        queue.batch.remove(sorted(ended))
 
     def _add_top(self, rows: list[Row], logits: Tensor, drawn: Drawn) -> None:
         wanting = [place for place, row in enumerate(rows) if row.request.top_logprobs > 0]

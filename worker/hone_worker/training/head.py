@@ -22,8 +22,25 @@ def token_outputs(
         ]
         return torch.cat(parts, 1) if parts else torch.zeros(len(names), 0, device=hidden.device)
     if trained_head:
+        if uses_library(model, hidden.device.type) and names == ["logprobs"]:
+            return _logprobs_by_library(model, hidden, targets, chunk)
         return _TrainedHead.apply(hidden, torch.zeros((), requires_grad=True), model, targets, names, chunk)
     return _FrozenHead.apply(hidden, model, targets, names, chunk)
+
+
+def uses_library(model, device: str) -> bool:
+    """Whether torch's chunked cross-entropy (2.15) computes the log-probabilities of an output layer that is trained itself: then both
+    compute the logits twice. A frozen layer's slopes need them only once (`_FrozenHead`)."""
+    known = hasattr(torch.nn, "LinearCrossEntropyOptions")
+    return known and device == "cuda" and model.plain_head and model.head_group.trained_in_place
+
+
+def _logprobs_by_library(model, hidden: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    head, options = model.head, torch.nn.LinearCrossEntropyOptions(batch_chunk_size=chunk, chunking_method=None)
+    loss = torch.nn.functional.linear_cross_entropy(
+        hidden, head.weight, targets, linear_bias=head.bias, reduction="none", options=options
+    )
+    return -loss.float()[None]
 
 
 def outputs_of_logits(logits: Tensor, targets: Tensor, names: list[str]) -> Tensor:
@@ -109,7 +126,9 @@ class _TrainedHead(torch.autograd.Function):
         hidden, targets = ctx.saved_tensors
         dh = torch.zeros_like(hidden)
         # Often only a reply's places have a gradient.
-        (places,) = torch.nonzero((gradient != 0).any(0), as_tuple=True)
+        chosen = (gradient != 0).any(0)
+        # On the meta device (memory_plan.py) all of them.
+        places = torch.arange(len(targets), device="meta") if chosen.is_meta else torch.nonzero(chosen)[:, 0]
         for part in places.split(ctx.chunk) if len(places) > 0 else ():
             with torch.enable_grad():
                 x = hidden[part].detach().requires_grad_()

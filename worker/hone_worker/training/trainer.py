@@ -36,9 +36,11 @@ _ACCELERATOR_TOKENS = (1024, 65536)
 class Trainer:
     """Runs micro-batches, and remembers how large they can be."""
 
-    def __init__(self, chunk_size: int = 256, micro_batch_tokens: int = 0):
-        """`chunk_size`: positions whose logits are held at once. `micro_batch_tokens` 0: chosen by memory."""
+    def __init__(self, chunk_size: int = 256, micro_batch_tokens: int = 0, bytes_per_token: int | None = None):
+        """`chunk_size`: positions whose logits are held at once. `micro_batch_tokens` 0: chosen by memory, of which a token needs
+        `bytes_per_token`, if that is known."""
         self._chunk = max(1, chunk_size)
+        self._bytes_per_token = bytes_per_token
         self._wanted = micro_batch_tokens
         self._budget: int | None = None
         self.counters = {"train/tokens_computed": 0, "train/micro_batches": 0, "train/out_of_memory": 0}
@@ -186,7 +188,7 @@ class Trainer:
     def _tokens(self, model: LanguageModel) -> int:
         """The most tokens of a micro-batch."""
         if self._budget is None:
-            self._budget = self._wanted if self._wanted > 0 else tokens_by_memory(model)
+            self._budget = self._wanted if self._wanted > 0 else tokens_by_memory(model, self._bytes_per_token)
         return self._budget
 
 
@@ -219,15 +221,20 @@ def _out_of_memory(policy: Policy, indices: list[int], run: Callable[[list[int]]
     return None
 
 
-def tokens_by_memory(model: PlainModel) -> int:
-    """The most tokens of a micro-batch. On a CPU larger micro-batches are not faster. On an accelerator, half of the free memory holds the
-    tensors that the layers keep for the backward."""
+def least_tokens(device: torch.device) -> int:
+    """The most tokens of a micro-batch on a CPU, where larger ones are not faster; the least on an accelerator."""
+    return _CPU_TOKENS if device.type == "cpu" else _ACCELERATOR_TOKENS[0]
+
+
+def tokens_by_memory(model: PlainModel, kept: int | None = None) -> int:
+    """The most tokens of a micro-batch. On an accelerator, half of the free memory holds the tensors that the layers keep for the
+    backward. `kept`: bytes per token, if they were measured (memory_plan.py)."""
     free = available_bytes(model.device) if model.device.type != "cpu" else None
     if free is None:
         return _CPU_TOKENS
     config = model.config
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    kept = config.hidden_size if model.source.gradient_checkpointing else 12 * config.hidden_size + 4 * inner
-    each = kept * config.num_hidden_layers * model.dtype.itemsize
+    width = config.hidden_size if model.source.gradient_checkpointing else 12 * config.hidden_size + 4 * inner
+    each = kept or width * config.num_hidden_layers * model.dtype.itemsize
     least, most = _ACCELERATOR_TOKENS
     return max(least, min(most, free // 2 // each))
