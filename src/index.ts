@@ -22,6 +22,7 @@ export {
 } from "./chat/messages.ts";
 export type { Config, ConfigInput } from "./config/schema.ts";
 export { columns } from "./data/columns.ts";
+export { fromAsync } from "./data/from-async.ts";
 export { fromRows } from "./data/from-rows.ts";
 export { generated } from "./data/generated.ts";
 export { openDataset } from "./data/open-dataset.ts";

@@ -15,7 +15,8 @@ const commands: readonly (readonly [name: string, description: string, Load])[] 
   ["export", "Write a checkpoint as an adapter or a whole model.", () => import("./commands/export.ts")],
   ["doctor", "Check this machine, train on one batch, report problems.", () => import("./commands/doctor.ts")],
   ["gateway", "Serve a model to OpenAI's and Anthropic's clients.", () => import("./commands/gateway.ts")],
-  ["traces", "List, show and export the calls that a gateway recorded.", () => import("./commands/traces.ts")],
+  ["traces", "List, show, import and export recorded model calls.", () => import("./commands/traces.ts")],
+  ["import", "Write an experiment of a job of OpenAI's fine-tuning.", () => import("./commands/import.ts")],
   ["config", "Print, explain and compare configurations.", () => import("./commands/config.ts")],
 ];
 

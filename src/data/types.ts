@@ -8,6 +8,8 @@ export interface Dataset<Row> {
   task(index: number): Task<Row>;
   /** Notes from opening the dataset to show to the user: `"train.jsonl: skipped 3 empty lines"`. */
   notes?: readonly string[];
+  /** Keeps rows that cannot be read again in the folder of a run; called when a run begins, and when it continues. */
+  keep?(folder: string): void;
 }
 
 /** A row of a file: columns by name. */

@@ -11,6 +11,7 @@ import { type Answering, answerRequest } from "./requests/answer-request.ts";
 import { HttpExchange } from "./requests/http-exchange.ts";
 import { createSessions, type OpenSession } from "./sessions/sessions.ts";
 import type { TraceStore } from "./traces/open-trace-store.ts";
+import type { TraceFilter } from "./traces/otlp.ts";
 import type { Trace } from "./traces/types.ts";
 
 export interface GatewayOptions {
@@ -32,6 +33,8 @@ export interface GatewayOptions {
   /** Opens a session for the first call to its name; without it such calls are refused. */
   openUnknown?: (source: { session: string; attempt: number }) => OpenSession;
   store?: TraceStore | undefined;
+  /** Changes spans that `POST /v1/traces` receives before they are stored, such as personal data; null leaves one out. */
+  filterSpans?: TraceFilter | undefined;
   /** Time limit of one model call. Default: until its session ends. */
   callTimeoutSeconds?: number;
   log?: (line: string) => void;
@@ -97,6 +100,7 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
     access,
     notices,
     store,
+    filterSpans: options.filterSpans,
     onTrace,
     unenforceable: options.unenforceable ?? "refuse",
     callTimeoutSeconds: options.callTimeoutSeconds,

@@ -7,6 +7,7 @@ import type { ScriptFacts } from "../backends/rule.ts";
 import type { Chat } from "../chat/types.ts";
 import type { ComposedConfig, ConfigSources } from "../config/compose.ts";
 import type { ConfigWarning } from "../config/warnings.ts";
+import { launchKey } from "../pending-resume.ts";
 import type { Experiment } from "./experiment.ts";
 
 export interface EvaluationRequest {
@@ -48,17 +49,16 @@ export interface TrainOptions extends Launch {
   engine?: { engine: Engine; chat: Chat };
 }
 
-const key = Symbol.for("hone.launch");
-const holder = globalThis as { [key]?: Launch };
+const holder = globalThis as { [launchKey]?: Launch };
 
 export function setLaunch(launch: Launch): void {
-  holder[key] = launch;
+  holder[launchKey] = launch;
 }
 
 /** The pending launch, for the first `train` of the script; undefined after that. */
 export function takeLaunch(): Launch | undefined {
-  const launch = holder[key];
-  delete holder[key];
+  const launch = holder[launchKey];
+  delete holder[launchKey];
   return launch;
 }
 

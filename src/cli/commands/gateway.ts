@@ -13,6 +13,7 @@ import { printable } from "../../printable.ts";
 import { openCheckpoint } from "../../trainer/checkpoints/open-checkpoint.ts";
 import { checkRunGateway, openRunGateway } from "../../trainer/opening/open-gateway.ts";
 import { composeSupported } from "../compose-supported.ts";
+import { loadSpanFilter, spanFilterHelp } from "../load-span-filter.ts";
 import { type OpenModel, openModel } from "../open-model.ts";
 import { checkpoint, overrides } from "../options.ts";
 import { untilSignal } from "../until-signal.ts";
@@ -23,6 +24,7 @@ interface GatewayFlags {
   upstreamKind?: "vllm" | "sglang";
   upstreamModel?: string;
   imageHosts?: string[];
+  spanFilter?: string;
 }
 
 export function register(command: Command): void {
@@ -42,13 +44,15 @@ export function register(command: Command): void {
       "--image-hosts <host...>",
       "fetch images from these hosts if a client sends their address; the same as rllm.gateway.image_hosts",
     )
+    .option("--span-filter <file>", spanFilterHelp)
     .addHelpText("after", help)
     .action(gatewayCommand);
 }
 
 const help = `
 The gateway listens on rllm.sdk.proxy.host and rllm.sdk.proxy.port. Each agent
-appends /s/NAME/a/0/v1 to the address, with its own NAME.
+appends /s/NAME/a/0/v1 to the address, with its own NAME. POST /v1/traces takes
+OpenTelemetry's spans of model calls (OTLP/HTTP in JSON) into the trace store.
 
 Examples:
   hone gateway
@@ -71,6 +75,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   config.rllm.sdk.proxy.mode = "external";
   if (flags.imageHosts !== undefined) config.rllm.gateway.image_hosts = flags.imageHosts;
   checkRunGateway(config);
+  const filterSpans = await loadSpanFilter(flags.spanFilter);
   const { sampler, chat, vision, name, maxLength, close } =
     flags.upstream !== undefined ? openUpstream(config, flags) : await openModel(composed, checkpoint, warn);
   try {
@@ -85,6 +90,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
       warn,
       alone: {
         callTimeoutSeconds,
+        ...(filterSpans === undefined ? {} : { filterSpans }),
         openUnknown: policySessions({
           sampler,
           chat,

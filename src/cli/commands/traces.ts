@@ -1,14 +1,16 @@
-/** `hone traces`: lists, shows and exports the model calls that the gateway recorded. */
-import { writeFileSync } from "node:fs";
+/** `hone traces`: lists, shows and exports the model calls that the gateway recorded, or that OpenTelemetry exported. */
+import { readFileSync, writeFileSync } from "node:fs";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { describeContent } from "../../chat/images/content.ts";
 import type { ChatMessage } from "../../chat/messages.ts";
 import { UserError } from "../../errors.ts";
 import { type ExportForm, exportForms, exportTraces, traceJson } from "../../gateway/traces/export-traces.ts";
 import { openTraceStore, type TraceStore } from "../../gateway/traces/open-trace-store.ts";
+import { readSpans } from "../../gateway/traces/otlp.ts";
 import type { TraceFilter } from "../../gateway/traces/trace-reader.ts";
 import type { SessionSummary, Trace } from "../../gateway/traces/types.ts";
 import { printable, printableJson, printableLines } from "../../printable.ts";
+import { loadSpanFilter, spanFilterHelp } from "../load-span-filter.ts";
 import { wholeNumber } from "../options.ts";
 
 interface StoreFlags {
@@ -44,6 +46,22 @@ export function register(traces: Command): void {
     .argument("<name>", "a session, SESSION#ATTEMPT, or the id of a call")
     .option("--json", "print one JSON object per line, with tokens and log-probabilities")
     .action(showCommand);
+  subcommand("import", "Read OpenTelemetry's spans of model calls into the trace database.")
+    .argument("<file>", "OTLP in JSON: one export, or one a line as the collector's file exporter writes")
+    .option("--project <name>", "the project of the traces", "opentelemetry")
+    .option("--filter <file>", spanFilterHelp)
+    .addHelpText(
+      "after",
+      `
+Nothing leaves this machine. Imported traces have no tokens: they become tasks
+and rows for supervised training, not batches of reinforcement learning.
+
+Examples:
+  hone traces import spans.json --store traces.db
+  hone traces export --store traces.db --as rows -o tasks.jsonl
+  hone traces export --store traces.db --as sft -o sft.jsonl`,
+    )
+    .action(importCommand);
   filtered(subcommand("export", "Write traces as JSON lines: all of them, or training data."))
     .addOption(
       new Option("--as <form>", "jsonl (calls with tokens), sft (conversations) or rows (tasks for a dataset)")
@@ -109,6 +127,53 @@ function exportCommand(flags: FilterFlags & { as: ExportForm; output?: string })
     }
     print([`${lines.length} lines written to ${output}`]);
   });
+}
+
+async function importCommand(file: string, flags: StoreFlags & { project: string; filter?: string }): Promise<void> {
+  const filter = await loadSpanFilter(flags.filter);
+  const exports = readExports(file).map((one) => readSpans(one, filter));
+  const store = openTraceStore({
+    project: flags.project,
+    ...(flags.store === undefined ? {} : { path: flags.store }),
+  });
+  const skipped: Record<string, number> = {};
+  try {
+    for (const { traces, sessions, skipped: some } of exports) {
+      for (const trace of traces) store.trace(trace);
+      for (const session of sessions) store.session(session);
+      for (const [reason, count] of Object.entries(some)) skipped[reason] = (skipped[reason] ?? 0) + count;
+    }
+    store.flush();
+  } finally {
+    store.close();
+  }
+  const calls = exports.flatMap(({ traces }) => traces);
+  print([
+    `${calls.length} calls of ${new Set(calls.map(({ session }) => session)).size} traces read`,
+    ...Object.entries(skipped).map(([reason, count]) => printable(`skipped ${count} spans: ${reason}`)),
+  ]);
+}
+
+function readExports(file: string): unknown[] {
+  let text: string;
+  try {
+    text = readFileSync(file, "utf8");
+  } catch (cause) {
+    throw new UserError(`${file} cannot be read: ${(cause as Error).message}`, { cause });
+  }
+  try {
+    const value: unknown = JSON.parse(text);
+    return Array.isArray(value) ? value : [value];
+  } catch {
+    return text.split("\n").flatMap((line, index) => {
+      if (line.trim() === "") return [];
+      try {
+        return [JSON.parse(line) as unknown];
+      } catch (cause) {
+        throw new UserError(`${file}:${index + 1} is not JSON: ${(cause as Error).message}`, { cause });
+      }
+    });
+  }
 }
 
 function withStore({ store: path }: StoreFlags, work: (store: TraceStore) => void): void {

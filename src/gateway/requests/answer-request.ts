@@ -11,6 +11,7 @@ import type { Notices } from "../calls/model-call.ts";
 import { type CallContext, toGatewayError } from "../calls/model-call.ts";
 import type { Sessions } from "../sessions/sessions.ts";
 import type { TraceStore } from "../traces/open-trace-store.ts";
+import { readSpans, type TraceFilter } from "../traces/otlp.ts";
 import type { Access } from "./access.ts";
 import { type Address, type CallSource, decodePart, parseAddress, sessionPrefix, sourceOf } from "./address.ts";
 import { answerAdmin } from "./admin.ts";
@@ -27,6 +28,8 @@ export interface Answering {
   access: Access;
   notices: Notices;
   store: TraceStore | undefined;
+  /** Changes spans of OpenTelemetry before they are stored. */
+  filterSpans: TraceFilter | undefined;
   unenforceable: CallContext["unenforceable"];
   onTrace: CallContext["onTrace"];
   /** Time limit of a model call; undefined: until its session ends. */
@@ -129,6 +132,10 @@ async function answerOther(exchange: HttpExchange, address: Address, answering: 
     if (id === model) return exchange.sendJson(200, listed);
     throw new GatewayError("not_found", `the model ${id} does not exist; the model is ${model}`);
   }
+  if (endpoint === "/v1/traces" && exchange.method === "POST") {
+    access.checkCall(exchange, sourceOf(address));
+    return exchange.sendJson(200, await storeSpans(exchange, answering));
+  }
   if (endpoint === "/result" && source !== undefined && exchange.method === "POST") {
     access.checkCall(exchange, source);
     sessions.postResult(source, await exchange.readObject());
@@ -141,6 +148,22 @@ async function answerOther(exchange: HttpExchange, address: Address, answering: 
     sessions.get(source).reportProblem(new UserError(message));
   }
   throw new GatewayError("not_found", message);
+}
+
+/** OTLP/HTTP in JSON: an exporter of OpenTelemetry has this address. */
+async function storeSpans(exchange: HttpExchange, { store, filterSpans, notices }: Answering): Promise<object> {
+  if (store === undefined) {
+    throw new GatewayError("not_found", "this gateway does not store traces (see rllm.sdk.store.path)");
+  }
+  if (exchange.header("content-type")?.includes("protobuf")) {
+    const hint = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/json, or use the exporter for OTLP/HTTP with JSON";
+    throw new GatewayError("invalid_request", `traces are read as JSON, not as protobuf: ${hint}`);
+  }
+  const { traces, sessions, skipped } = readSpans(await exchange.readObject(), filterSpans);
+  for (const trace of traces) store.trace(trace);
+  for (const session of sessions) store.session(session);
+  for (const reason of Object.keys(skipped)) notices.add("skipped_spans", `a span is not stored: ${reason}`);
+  return { partialSuccess: {} };
 }
 
 /** The endpoint that a client with a wrong base URL means: with another number of `/v1`. */

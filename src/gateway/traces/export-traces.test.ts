@@ -61,6 +61,7 @@ test("tasks for a dataset, and every call as it is stored", () => {
     {
       ...{ id: "task", session: "train-1/task:0", reward: 0.5, correct: false, reply: "done" },
       messages: [{ role: "user", content: "1 + 1?" }],
+      tools,
     },
   ]);
   expect([...exportTraces(opened.store, "rows", { minReward: 0.6 })]).toEqual([]);

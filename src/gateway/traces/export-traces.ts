@@ -45,10 +45,14 @@ function* conversations(traces: readonly Trace[]): Generator<unknown> {
     if (isContinued) continue;
     yield {
       messages: messages.map(toOpenaiMessage),
-      tools: tools?.length ? tools.map((tool) => ({ type: "function", function: tool })) : undefined,
+      tools: toOpenaiTools(tools),
     };
   }
 }
+
+/** JSON leaves out what is undefined. */
+const toOpenaiTools = (tools: Tools | undefined) =>
+  tools?.length ? tools.map((tool) => ({ type: "function", function: tool })) : undefined;
 
 type Tools = readonly ToolDefinition[] | null;
 
@@ -91,6 +95,7 @@ function toRow({ session, taskId, reward, correct }: SessionSummary, traces: rea
   return {
     id: taskId ?? session,
     messages: prompt?.map(toOpenaiMessage) ?? null,
+    tools: toOpenaiTools(traces[0]?.tools as Tools | undefined),
     reply: typeof reply === "string" ? reply : (reply?.content ?? null),
     reward,
     correct,

@@ -21,7 +21,7 @@ export interface OpenRunGatewayOptions {
   model: string;
   warn: (text: string) => void;
   /** For `hone gateway`, which does not train. */
-  alone?: Pick<GatewayOptions, "openUnknown" | "callTimeoutSeconds">;
+  alone?: Pick<GatewayOptions, "openUnknown" | "callTimeoutSeconds" | "filterSpans">;
 }
 
 /** The document's default; another port is the user's choice. */

@@ -163,6 +163,7 @@ async function open(
     folder.keepTokenizer(engine.model.directory);
     folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }), composed.origins);
   }
+  if (folder) for (const dataset of [experiment.train, experiment.validation]) dataset?.keep?.(folder.path);
   begun = true;
   if (folder) options.onBegin?.(folder.path);
   emit({

@@ -1,0 +1,257 @@
+/**
+ * Spans of OpenTelemetry's conventions for generative AI, in OTLP's JSON, as traces. They have no tokens: they become
+ * tasks and rows for supervised training, and never batches of reinforcement learning.
+ */
+import type { TextMessage, ToolCall, ToolDefinition } from "../../chat/messages.ts";
+import { UserError } from "../../errors.ts";
+import { isObject } from "../../is-object.ts";
+import { own } from "../../own.ts";
+import type { Trace, TraceSession } from "./types.ts";
+
+export interface ReadSpans {
+  traces: Trace[];
+  /** Of OpenTelemetry's traces that have scores. */
+  sessions: TraceSession[];
+  /** Spans that are no model call with its messages, by reason. */
+  skipped: Record<string, number>;
+}
+
+/** Changes what is stored, such as personal data; null leaves the call out. */
+export type TraceFilter = (trace: Trace) => Trace | null;
+
+type Attributes = Record<string, unknown>;
+
+/**
+ * @param body `{"resourceSpans": [...]}`
+ * @throws UserError if it is not OTLP's JSON
+ */
+export function readSpans(body: unknown, filter: TraceFilter = (trace) => trace): ReadSpans {
+  if (!isObject(body) || !Array.isArray(body.resourceSpans)) {
+    throw new UserError('these are not OpenTelemetry traces in JSON: "resourceSpans" is missing', {
+      hint: "export with OTLP/HTTP as JSON (OTEL_EXPORTER_OTLP_PROTOCOL=http/json)",
+    });
+  }
+  const found: ReadSpans = { traces: [], sessions: [], skipped: {} };
+  const scores = new Map<string, { started: number; values: number[] }>();
+  const skip = (reason: string) => {
+    found.skipped[reason] = (found.skipped[reason] ?? 0) + 1;
+  };
+  for (const span of spansOf(body.resourceSpans)) {
+    const events = listOf(span.events).map((event) => ({
+      name: String(event.name),
+      attributes: readAttributes(event.attributes),
+    }));
+    const started = milliseconds(span.startTimeUnixNano);
+    const session = String(span.traceId ?? "");
+    for (const { name, attributes } of [
+      ...events,
+      { name: String(span.name), attributes: readAttributes(span.attributes) },
+    ]) {
+      const value = attributes["gen_ai.evaluation.score.value"];
+      if (typeof value !== "number" || !Number.isFinite(value)) continue;
+      if (name !== "gen_ai.evaluation.result" && attributes["gen_ai.evaluation.name"] === undefined) continue;
+      const known = scores.get(session) ?? { started, values: [] };
+      known.values.push(value);
+      scores.set(session, known);
+    }
+    const attributes = { ...readAttributes(span.attributes), ...detailsOf(events) };
+    const reason = toTrace(span, attributes, events, (trace) => {
+      const kept = filter(trace);
+      if (kept === null) skip("left out by the filter");
+      else found.traces.push(kept);
+    });
+    if (reason !== undefined) skip(reason);
+  }
+  for (const [session, { started, values }] of scores) {
+    found.sessions.push({
+      ...{ session, attempt: 0, startedMs: started, endedMs: started, taskId: null, termination: "env_done" },
+      ...{ reward: values.reduce((sum, value) => sum + value, 0) / values.length, correct: null, failure: null },
+      metadata: { source: "opentelemetry" },
+    });
+  }
+  return found;
+}
+
+type Span = Record<string, unknown>;
+type Events = readonly { name: string; attributes: Attributes }[];
+
+const listOf = (value: unknown): Record<string, unknown>[] => (Array.isArray(value) ? value.filter(isObject) : []);
+
+const spansOf = (resources: unknown): Span[] =>
+  listOf(resources).flatMap(({ scopeSpans }) => listOf(scopeSpans).flatMap(({ spans }) => listOf(spans)));
+
+/** The names of model calls; agents and tools have spans of their own around and between them. */
+const calls = ["chat", "text_completion", "generate_content"];
+
+/** @returns why the span is not a trace */
+function toTrace(span: Span, attributes: Attributes, events: Events, add: (trace: Trace) => void): string | undefined {
+  const operation = attributes["gen_ai.operation.name"];
+  if (typeof operation !== "string") return "not a span of a model call";
+  if (!calls.includes(operation)) return `a span of ${operation.slice(0, 40)}`;
+  const asked = [
+    ...readSystem(attributes["gen_ai.system_instructions"]),
+    ...readMessages(attributes["gen_ai.input.messages"]),
+  ];
+  const messages = asked.length > 0 ? asked : eventMessages(events);
+  const reply = readMessages(attributes["gen_ai.output.messages"]).at(-1) ?? eventReply(events);
+  if (messages.length === 0 || reply === undefined)
+    return "a model call without its messages: turn on recording of content";
+  const started = milliseconds(span.startTimeUnixNano);
+  const failed = isObject(span.status) && span.status.code === 2;
+  const tools = readTools(attributes["gen_ai.tool.definitions"]);
+  add({
+    id: `otel-${String(span.traceId)}-${String(span.spanId)}`,
+    session: String(span.traceId),
+    attempt: 0,
+    role: String(attributes["gen_ai.agent.name"] ?? "agent"),
+    api: "opentelemetry",
+    model: String(attributes["gen_ai.response.model"] ?? attributes["gen_ai.request.model"] ?? "unknown"),
+    startedMs: started,
+    latencyMs: Math.max(0, milliseconds(span.endTimeUnixNano) - started),
+    status: failed ? "failed" : "ok",
+    error: failed ? String((span.status as { message?: unknown }).message ?? "failed") : null,
+    stopReason: finishOf(attributes["gen_ai.response.finish_reasons"]),
+    policyVersion: null,
+    messages,
+    tools: tools.length === 0 ? null : tools,
+    reply,
+    params: Object.fromEntries(
+      Object.entries(attributes).flatMap(([name, value]) =>
+        /^gen_ai\.request\.(temperature|top_p|top_k|max_tokens|seed)$/.test(name)
+          ? [[name.slice("gen_ai.request.".length), value]]
+          : [],
+      ),
+    ),
+    metadata: { conversation: attributes["gen_ai.conversation.id"] ?? null },
+    promptTokens: new Int32Array(0),
+    tokens: new Int32Array(0),
+    logprobs: new Float32Array(0),
+  });
+  return undefined;
+}
+
+const finishOf = (value: unknown): string | null => {
+  const [first] = Array.isArray(value) ? value : [value];
+  return typeof first === "string" ? (first === "tool_calls" ? "stop" : first) : null;
+};
+
+const detailsOf = (events: Events): Attributes =>
+  events.find(({ name }) => name === "gen_ai.client.inference.operation.details")?.attributes ?? {};
+
+/** Before version 1.37 of the conventions, each message was an event. */
+function eventMessages(events: Events): TextMessage[] {
+  return events.flatMap(({ name, attributes }) => {
+    const [, kind] = /^gen_ai\.(system|user|assistant|tool)\.message$/.exec(name) ?? [];
+    return kind === undefined ? [] : ofEvent(kind as TextMessage["role"], attributes);
+  });
+}
+
+function eventReply(events: Events): TextMessage | undefined {
+  const choice = events.findLast(({ name }) => name === "gen_ai.choice")?.attributes;
+  if (choice === undefined) return undefined;
+  const message = fromJson(choice.message);
+  return ofEvent("assistant", isObject(message) ? message : choice)[0];
+}
+
+function ofEvent(role: TextMessage["role"], attributes: Attributes): TextMessage[] {
+  const { content, id, tool_calls } = attributes;
+  const toolCalls = listOf(fromJson(tool_calls)).map((call) => {
+    const named = isObject(call.function) ? call.function : call;
+    return toCall(call.id, named.name, named.arguments);
+  });
+  const message: TextMessage = { role, content: typeof content === "string" ? content : "" };
+  if (toolCalls.length > 0) message.toolCalls = toolCalls;
+  if (role === "tool" && typeof id === "string") message.toolCallId = id;
+  return [message];
+}
+
+function readSystem(value: unknown): TextMessage[] {
+  const given = fromJson(value);
+  const text =
+    typeof given === "string"
+      ? given
+      : listOf(given)
+          .map(({ content }) => (typeof content === "string" ? content : ""))
+          .join("");
+  return text === "" ? [] : [{ role: "system", content: text }];
+}
+
+/** Messages with parts. Each result of a tool is a message of its own. */
+function readMessages(value: unknown): TextMessage[] {
+  return listOf(fromJson(value)).flatMap(({ role, parts, content }) => {
+    const known = role === "system" || role === "assistant" || role === "tool" ? role : "user";
+    if (typeof content === "string" && parts === undefined) return [{ role: known, content }] as TextMessage[];
+    const list = listOf(parts);
+    const of = (type: string) => list.filter((part) => part.type === type);
+    const results = of("tool_call_response").map(
+      (part): TextMessage => ({
+        ...{ role: "tool", toolCallId: String(part.id ?? "") },
+        content: asText(part.response ?? part.result),
+      }),
+    );
+    const text = of("text")
+      .map((part) => asText(part.content))
+      .join("");
+    const reasoning = of("reasoning")
+      .map((part) => asText(part.content))
+      .join("\n");
+    const toolCalls = of("tool_call").map((part) => toCall(part.id, part.name, part.arguments));
+    if (results.length > 0 && text === "" && toolCalls.length === 0) return results;
+    const message: TextMessage = { role: known, content: text };
+    if (reasoning !== "") message.reasoning = reasoning;
+    if (toolCalls.length > 0) message.toolCalls = toolCalls;
+    return [message, ...results];
+  });
+}
+
+const asText = (value: unknown) => (typeof value === "string" ? value : (JSON.stringify(value) ?? ""));
+
+function toCall(id: unknown, name: unknown, given: unknown): ToolCall {
+  const parsed = fromJson(given);
+  const call: ToolCall = { id: String(id ?? ""), name: String(name ?? ""), arguments: isObject(parsed) ? parsed : {} };
+  return typeof given === "string" ? { ...call, argumentsText: given } : call;
+}
+
+function readTools(value: unknown): ToolDefinition[] {
+  return listOf(fromJson(value)).flatMap((given) => {
+    const tool = isObject(given.function) ? given.function : given;
+    if (typeof tool.name !== "string") return [];
+    const parameters = tool.parameters ?? tool.inputSchema ?? tool.input_schema;
+    const definition: ToolDefinition = { name: tool.name };
+    if (typeof tool.description === "string") definition.description = tool.description;
+    if (isObject(parameters)) definition.parameters = parameters;
+    return [definition];
+  });
+}
+
+/** Structured attributes are JSON as text in most exporters. */
+function fromJson(value: unknown): unknown {
+  if (typeof value !== "string") return value;
+  try {
+    return JSON.parse(value);
+  } catch {
+    return value;
+  }
+}
+
+function readAttributes(list: unknown): Attributes {
+  return Object.fromEntries(listOf(list).map(({ key, value }) => [String(key), readValue(value, 0)]));
+}
+
+function readValue(value: unknown, depth: number): unknown {
+  if (!isObject(value) || depth > 50) return null;
+  const { stringValue, boolValue, intValue, doubleValue, arrayValue, kvlistValue } = value;
+  if (stringValue !== undefined) return String(stringValue);
+  if (boolValue !== undefined) return Boolean(boolValue);
+  if (intValue !== undefined || doubleValue !== undefined) return Number(intValue ?? doubleValue);
+  if (isObject(arrayValue)) return listOf(arrayValue.values).map((one) => readValue(one, depth + 1));
+  if (!isObject(kvlistValue)) return null;
+  return Object.fromEntries(
+    listOf(kvlistValue.values).map((one) => [String(one.key), readValue(own(one, "value"), depth + 1)]),
+  );
+}
+
+const milliseconds = (nanoseconds: unknown): number => {
+  const value = Number(nanoseconds) / 1e6;
+  return Number.isFinite(value) ? value : 0;
+};

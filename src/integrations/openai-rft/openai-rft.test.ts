@@ -1,0 +1,479 @@
+import { spawnSync } from "node:child_process";
+import { readFileSync, writeFileSync } from "node:fs";
+import { createServer, type IncomingMessage } from "node:http";
+import type { AddressInfo } from "node:net";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import fc from "fast-check";
+import { afterAll, describe, expect, test } from "vitest";
+import { fromRows } from "../../data/from-rows.ts";
+import { openSandbox } from "../../rewards/sandbox/open-sandbox.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import type { ScriptLine } from "../../testing/index.ts";
+import { runWorkflow } from "../../testing/run-workflow.ts";
+import { type OpenaiRftOptions, openaiRft } from "./experiment.ts";
+import { parseFormula } from "./formula.ts";
+import { importJob } from "./import-job.ts";
+import type { RftGrader } from "./schema.ts";
+import { similarity } from "./similarity.ts";
+
+const user = [{ role: "user", content: "?" }];
+
+async function grade(grader: RftGrader, item: object, reply: ScriptLine, more: Partial<OpenaiRftOptions> = {}) {
+  const rows = [{ messages: user, ...item }];
+  const experiment = openaiRft({ train: fromRows("rows", rows), grader, ...more });
+  const [episode] = await runWorkflow({
+    workflow: experiment.workflow,
+    rows: [experiment.train.task(0).row],
+    reply: () => reply,
+    raiseOnError: false,
+  });
+  const { trajectories, explanation, metrics, correct, failure } = episode!;
+  return { reward: trajectories[0]!.reward, explanation, metrics, correct, failure };
+}
+
+const check = (
+  operation: "eq" | "ne" | "neq" | "like" | "ilike",
+  input = "{{ sample.output_text }}",
+  reference = "{{item.answer}}",
+) => ({ type: "string_check", input, reference, operation }) as const;
+const fuzzy = {
+  type: "text_similarity",
+  input: "{{sample.output_text}}",
+  reference: "{{item.answer}}",
+  evaluation_metric: "fuzzy_match",
+} as const;
+const multi = (calculate_output: string) => ({
+  type: "multi" as const,
+  graders: { exact: check("eq"), close: fuzzy },
+  calculate_output,
+});
+const call = { toolCalls: [{ name: "book", arguments: { city: "Bern" } }] };
+const tools = [
+  {
+    type: "function",
+    function: { name: "book", parameters: { type: "object", properties: { city: { type: "string" } } } },
+  },
+];
+
+// The documented rules, case by case: grader, item, reply, score.
+const cases: [RftGrader, object, ScriptLine, number][] = [
+  [check("eq"), { answer: "4" }, "4", 1],
+  [check("eq"), { answer: "4" }, "4 ", 0],
+  [check("eq"), { answer: 4 }, "4", 1],
+  [check("eq"), { answer: true }, "true", 1],
+  [check("eq"), { answer: "Bern" }, "bern", 0],
+  [check("ne"), { answer: "4" }, "5", 1],
+  [check("ne"), { answer: "4" }, "4", 0],
+  [check("neq"), { answer: "4" }, "5", 1],
+  [check("like"), { answer: "Bern" }, "It is Bern.", 1],
+  [check("like"), { answer: "Bern" }, "It is bern.", 0],
+  [check("ilike"), { answer: "Bern" }, "It is BERN.", 1],
+  [check("ilike"), { answer: "Bern" }, "It is Basel.", 0],
+  [check("like", "{{item.text}}", "{{sample.output_text}}"), { text: "a long text" }, "long", 1],
+  [check("eq", "{{ sample.output_json.city }}"), { answer: "Bern" }, '{"city": "Bern"}', 1],
+  [check("eq", "{{ sample.output_json.city }}"), { answer: "Bern" }, "Bern", 0],
+  [check("eq", "{{ sample.output_json.list[1] }}"), { answer: "b" }, '{"list": ["a", "b"]}', 1],
+  [check("eq", "{{ sample.output_json.n }}"), { answer: "1.5" }, '{"n": 1.5}', 1],
+  [check("eq", "{{ sample.output_json.missing }}", ""), {}, "{}", 1],
+  [check("eq", "{{ sample.output_tools[0].function.name }}"), { answer: "book", tools }, call, 1],
+  [check("eq", "{{ sample.output_tools[0].function.arguments }}", '{"city":"Bern"}'), { tools }, call, 1],
+  [check("eq", "{{ sample.output_tools[0].function.name }}"), { answer: "book", tools }, "I book", 0],
+  [check("eq", "{{ sample.choices[0].message.content }}"), { answer: "hi" }, "hi", 1],
+  [check("eq", "{{ sample.output_text }}", "{{ item.answers[0].text }}"), { answers: [{ text: "x" }] }, "x", 1],
+  [check("eq", "{{ sample.output_text }}", "{{ item['the answer'] }}"), { "the answer": "x" }, "x", 1],
+  [check("eq", "<{{ sample.output_text }}>", "<{{ item.answer }}>"), { answer: "x" }, "x", 1],
+  [check("eq", "{{ sample.output_text }}", "{{ item.list }}"), { list: [1, "a"] }, '[1,"a"]', 1],
+  [check("eq"), { answer: "{{ sample.output_text }}" }, "{{ sample.output_text }}", 1],
+  [fuzzy, { answer: "Paris" }, "Paris", 1],
+  [fuzzy, { answer: "hello there" }, "hello world", 7 / 11],
+  [fuzzy, { answer: "" }, "", 1],
+  [{ ...fuzzy, evaluation_metric: "rouge_1" }, { answer: "the cat is on the mat" }, "The cat sat on the mat.", 10 / 12],
+  [{ ...fuzzy, evaluation_metric: "rouge_2" }, { answer: "a b c" }, "a b d", 0.5],
+  [{ ...fuzzy, evaluation_metric: "rouge_l" }, { answer: "a b c d" }, "a x c d", 0.75],
+  [{ ...fuzzy, evaluation_metric: "rouge_5" }, { answer: "a b c d" }, "a b c d", 0],
+  [multi("0.8 * exact + 0.2 * close"), { answer: "ab" }, "ac", 0.1],
+  [multi("exact + close / 2"), { answer: "ab" }, "ab", 1.5],
+  [multi("min(exact, close) + max(exact, close)"), { answer: "ab" }, "ac", 0.5],
+  [multi("-exact ^ 2 + 3"), { answer: "ab" }, "ab", 2],
+  [multi("floor(close * 10) / 10 + ceil(0.1) - abs(-1)"), { answer: "ab" }, "ac", 0.5],
+  [multi("sqrt(4) * exp(0) + log(1)"), { answer: "a" }, "a", 2],
+  [
+    {
+      type: "multi",
+      graders: [
+        { ...check("eq"), name: "one" },
+        { ...fuzzy, name: "two" },
+      ],
+      calculate_output: "one + two",
+    },
+    { answer: "a" },
+    "a",
+    2,
+  ],
+];
+
+describe("graders", () => {
+  test.each(cases)("%j of %j and %j is %d", async (grader, item, reply, score) => {
+    const found = await grade(grader, item, reply);
+    expect(found.failure).toBeUndefined();
+    expect(found.reward).toBeCloseTo(score, 12);
+  });
+
+  test("similarities are those of rapidfuzz 3.14.6 and rouge-score 0.1.2", () => {
+    const recorded = JSON.parse(readFileSync(new URL("similarity.fixture.json", import.meta.url), "utf8")) as Record<
+      string,
+      string | number
+    >[];
+    expect(recorded.length).toBeGreaterThanOrEqual(50);
+    for (const { input, reference, ...values } of recorded) {
+      for (const [metric, value] of Object.entries(values)) {
+        const found = similarity(metric as "fuzzy_match", String(input), String(reference));
+        expect([metric, input, reference, found]).toEqual([
+          metric,
+          input,
+          reference,
+          expect.closeTo(value as number, 12),
+        ]);
+      }
+    }
+  });
+
+  test("long replies are compared in little time, and the longest get 0", async () => {
+    const long = "ab ".repeat(50_000);
+    const start = performance.now();
+    expect((await grade(fuzzy, { answer: "ab ".repeat(1000) }, long)).reward).toBeCloseTo(2 / 51, 3);
+    expect(performance.now() - start).toBeLessThan(10_000);
+    expect(similarity("fuzzy_match", "a".repeat(3000), "a".repeat(2000))).toBeCloseTo(0.8, 12);
+  });
+
+  test("pass_threshold decides whether a reply is correct", async () => {
+    expect(await grade({ ...fuzzy, pass_threshold: 0.9 }, { answer: "ab" }, "ab")).toMatchObject({ correct: true });
+    expect(await grade({ ...fuzzy, pass_threshold: 0.9 }, { answer: "ab" }, "ac")).toMatchObject({
+      correct: false,
+      reward: 0.5,
+    });
+  });
+
+  test("a formula that divides by 0 gives an unknown reward, and its parts are metrics", async () => {
+    const found = await grade(multi("close / exact"), { answer: "ab" }, "ac");
+    expect(found).toMatchObject({ reward: null, metrics: { "reward/exact": 0, "reward/close": 0.5 } });
+  });
+
+  test("a reply that response_format does not allow gets 0", async () => {
+    const schema = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+    const responseFormat = { type: "json_schema", json_schema: { name: "n", schema } };
+    const grader = check("ne", "{{sample.output_text}}", "x");
+    expect(await grade(grader, {}, '{"city": "Bern"}', { responseFormat })).toMatchObject({ reward: 1 });
+    expect(await grade(grader, {}, '{"town": 1}', { responseFormat })).toMatchObject({
+      reward: 0,
+      explanation: expect.stringContaining("response_format"),
+    });
+  });
+});
+
+describe("graders of servers and in Python", () => {
+  const open: { close(): void }[] = [];
+  afterAll(() => {
+    for (const server of open) server.close();
+  });
+  async function serve(answer: (body: Record<string, unknown>, request: IncomingMessage) => unknown) {
+    const bodies: Record<string, unknown>[] = [];
+    const server = createServer(async (request, response) => {
+      let text = "";
+      for await (const piece of request) text += piece;
+      bodies.push(JSON.parse(text));
+      response.writeHead(200, { "content-type": "application/json" });
+      response.end(JSON.stringify(answer(bodies.at(-1)!, request)));
+    });
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    open.push(server);
+    return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, bodies };
+  }
+  const completion = (content: string) => ({ choices: [{ message: { role: "assistant", content } }] });
+
+  const score = {
+    type: "score_model",
+    name: "s",
+    model: "gpt",
+    input: [
+      { role: "developer", content: "Be strict." },
+      { role: "user", content: [{ type: "input_text", text: "Is {{sample.output_text}} close to {{item.answer}}?" }] },
+    ],
+    range: [0, 10],
+  } satisfies RftGrader;
+
+  test.each([
+    ['{"steps": [{"description": "d", "conclusion": "close"}], "result": 7}', 7],
+    ['Well: {"steps": [], "result": "3.5"}', 3.5],
+    ['{"result": 99}', 10],
+    ['{"result": -1}', 0],
+    ['{"result": "good"}', null],
+    ["7", null],
+  ])("score_model: the answer %s is %j", async (answer, reward) => {
+    const { url, bodies } = await serve(() => completion(answer));
+    const found = await grade(score, { answer: "b" }, "a", { models: { url: `${url}/v1`, model: "mine" } });
+    expect(found.reward).toBe(reward);
+    expect(bodies[0]).toMatchObject({ model: "mine", temperature: 1 });
+    expect((bodies[0]!.messages as { content: string }[]).map(({ content }) => content)).toEqual([
+      expect.stringContaining("a number from 0 to 10"),
+      "Be strict.",
+      "Is a close to b?",
+    ]);
+  });
+
+  test.each([
+    ["good", 1],
+    ["bad", 0],
+    ["other", null],
+  ])("label_model: the label %s is %j", async (label, reward) => {
+    const { url } = await serve(() => completion(JSON.stringify({ steps: [], result: label })));
+    const grader: RftGrader = {
+      type: "label_model",
+      model: "gpt",
+      input: user as never,
+      labels: ["good", "bad"],
+      passing_labels: ["good"],
+    };
+    expect((await grade(grader, {}, "a", { models: { url } })).reward).toBe(reward);
+  });
+
+  test("endpoint: the sample and the item are posted, and an answer without a score is unknown", async () => {
+    const { url, bodies } = await serve((body) => ({
+      score: (body.sample as { output_text: string }).output_text === "a" ? 0.5 : "x",
+    }));
+    expect(await grade({ type: "endpoint", url }, { answer: "b" }, "a")).toMatchObject({ reward: 0.5 });
+    expect(bodies[0]).toMatchObject({
+      sample: { output_text: "a" },
+      item: { answer: "b" },
+      trace_id: expect.any(String),
+    });
+    expect(await grade({ type: "endpoint", url }, {}, "z")).toMatchObject({
+      reward: null,
+      explanation: expect.stringContaining("instead of"),
+    });
+  });
+
+  const source = (body: string): RftGrader => ({ type: "python", source: `def grade(sample, item):\n    ${body}` });
+  test.each<[string, number | null]>([
+    ["return 1.0 if sample['output_text'] == item['answer'] else 0.0", 1],
+    ["print('noise'); return len(sample['output_tools']) + 0.25", 0.25],
+    ["return {}['x']", null],
+    ["return float('nan')", null],
+    ["return None", null],
+    ["import sys; sys.exit(0)", null],
+  ])("python: %s is %j", async (body, reward) => {
+    const sandbox = await openSandbox({ atLeast: "process" });
+    const found = await grade(source(body), { answer: "a" }, "a", { sandbox });
+    expect(found.failure).toBeUndefined();
+    expect(found.reward).toBe(reward);
+  });
+});
+
+test.each<[string, unknown, string]>([
+  ["cosine", { ...fuzzy, evaluation_metric: "cosine" }, "cosine is not computed by Hone"],
+  ["bleu", { ...fuzzy, evaluation_metric: "bleu" }, "bleu is not computed by Hone"],
+  ["an unknown type", { type: "magic" }, "type"],
+  ["an unknown field", { ...check("eq"), weight: 1 }, "weight"],
+  ["an unknown namespace", check("eq", "{{ user.name }}"), "user.name"],
+  ["output_audio", check("eq", "{{ sample.output_audio }}"), "sample.output_audio"],
+  ["code in a template", check("eq", "{{ item.a | upper }}"), "is not a reference"],
+  ["a model without an address", { type: "score_model", model: "m", input: user }, "there is no address to ask at"],
+  ["a formula of an unknown grader", multi("exact + style"), 'found "style" at 9'],
+  ["a formula that ends", multi("exact +"), "found its end"],
+  ["a nested multi", { type: "multi", graders: { a: multi("exact") }, calculate_output: "a" }, "graders.a"],
+  ["a wrong operation", { ...check("eq"), operation: "regex" }, "operation"],
+])("%s is refused", (_name, grader, message) => {
+  const train = fromRows("rows", [{ messages: user, answer: "a" }]);
+  expect(() => openaiRft({ train, grader: grader as never })).toThrow(message);
+});
+
+test.each<[string, object, string]>([
+  ["no messages", { answer: 1 }, "messages"],
+  ["a last message of the assistant", { messages: [...user, { role: "assistant", content: "a" }] }, "not the user's"],
+  [
+    "a picture",
+    { messages: [{ role: "user", content: [{ type: "image_url", image_url: { url: "x" } }] }] },
+    "messages.0.content",
+  ],
+])("a row with %s is refused with its place", (_name, row, message) => {
+  expect(() => openaiRft({ train: fromRows("rows", [row]), grader: check("eq") })).toThrow(message);
+});
+
+test("an item without the value that the grader reads is the user's mistake", async () => {
+  const found = await grade(check("eq"), { other: 1 }, "a");
+  expect(found).toMatchObject({
+    reward: null,
+    failure: { message: expect.stringContaining("the item has no answer") },
+  });
+});
+
+test("any formula is a number, or refused with a sentence", () => {
+  const pieces = fc.constantFrom(
+    "a",
+    "b",
+    "+",
+    "-",
+    "*",
+    "/",
+    "^",
+    "(",
+    ")",
+    ",",
+    "min",
+    "log",
+    "2",
+    "1e3",
+    ".5",
+    " ",
+    "**",
+    "x",
+    "\u0000",
+  );
+  fc.assert(
+    fc.property(fc.array(pieces, { maxLength: 12 }), (parts) => {
+      try {
+        expect(
+          typeof parseFormula(parts.join(""), ["a", "b"])(
+            new Map([
+              ["a", 1],
+              ["b", 2],
+            ]),
+          ),
+        ).toBe("number");
+      } catch (error) {
+        expect((error as Error).message).toContain("calculate_output");
+      }
+    }),
+  );
+  expect(() => parseFormula("(".repeat(10_000), [])).toThrow("less nesting");
+});
+
+describe("hone import rft", () => {
+  const folder = temporaryFolder("rft");
+  const main = fileURLToPath(new URL("../../cli/main.ts", import.meta.url));
+  const job = {
+    model: "o4-mini",
+    training_file: "file-1",
+    method: {
+      type: "reinforcement",
+      reinforcement: {
+        grader: {
+          type: "multi",
+          graders: {
+            exact: { ...check("eq"), name: "exact" },
+            style: {
+              type: "score_model",
+              name: "style",
+              model: "gpt-4.1",
+              input: user,
+              sampling_params: { seed: 7, temperature: 0.5 },
+            },
+            code: {
+              type: "python",
+              name: "code",
+              source: "def grade(sample, item):\n    return 1.0\n",
+              image_tag: "2025-05-08",
+            },
+          },
+          calculate_output: "0.7 * exact + 0.2 * style + 0.1 * code",
+        },
+        response_format: { type: "json_schema", json_schema: { name: "n", schema: { type: "object" } } },
+        hyperparameters: {
+          batch_size: 16,
+          n_epochs: 2,
+          learning_rate_multiplier: 1.5,
+          eval_interval: "auto",
+          eval_samples: 4,
+          reasoning_effort: "low",
+        },
+      },
+    },
+  };
+
+  test("writes an experiment that a dry run accepts, and lists what is not carried over", () => {
+    writeFileSync(join(folder, "job.json"), JSON.stringify(job));
+    writeFileSync(
+      join(folder, "data.jsonl"),
+      Array.from({ length: 16 }, () => `${JSON.stringify({ messages: user, answer: "a" })}\n`).join(""),
+    );
+    const hone = (...args: string[]) =>
+      spawnSync(process.execPath, ["--import", "tsx", main, ...args], {
+        encoding: "utf8",
+        cwd: fileURLToPath(new URL("../../..", import.meta.url)),
+      });
+    const imported = hone(
+      "import",
+      "rft",
+      join(folder, "job.json"),
+      join(folder, "data.jsonl"),
+      "-o",
+      join(folder, "out"),
+    );
+    expect([imported.status, imported.stderr]).toEqual([0, ""]);
+    for (const part of [
+      "image_tag of code",
+      "sampling_params.seed of style: 7",
+      "learning_rate_multiplier (1.5)",
+      'model ("o4-mini")',
+    ]) {
+      expect(imported.stdout).toContain(part);
+    }
+    const written = readFileSync(join(folder, "out", "train.ts"), "utf8");
+    expect(written).toContain('source: readFileSync(file("./grader.py"), "utf8")');
+    expect(written).toContain("total_epochs: 2");
+    expect(written).toContain('reasoningEffort: "low"');
+    expect(readFileSync(join(folder, "out", "grader.py"), "utf8")).toBe("def grade(sample, item):\n    return 1.0\n");
+    const dry = hone("train", join(folder, "out", "train.ts"), "--dry-run", "local.device=cpu");
+    expect([dry.status, dry.stderr]).toEqual([0, expect.any(String)]);
+    expect(dry.stdout).toContain("train_batch_size: 16");
+    const again = hone(
+      "import",
+      "rft",
+      join(folder, "job.json"),
+      join(folder, "data.jsonl"),
+      "-o",
+      join(folder, "out"),
+    );
+    expect([again.status, again.stderr]).toEqual([2, expect.stringContaining("already exists")]);
+  });
+
+  test("an eval becomes the mean of its criteria", async () => {
+    const { files, missing } = importJob(
+      {
+        data_source_config: { type: "custom", item_schema: { type: "object" }, include_sample_schema: true },
+        testing_criteria: [
+          { ...check("eq"), name: "Is it equal?" },
+          { ...fuzzy, name: "close", pass_threshold: 0.8 },
+        ],
+        data_source: {
+          type: "completions",
+          input_messages: { type: "template", template: [{ role: "user", content: "{{ item.question }}" }] },
+        },
+      },
+      { train: "./rows.jsonl" },
+    );
+    expect(files["train.ts"]).toContain('calculate_output: "(Is_it_equal + close) / 2"');
+    expect(files["train.ts"]).toContain("{{ item.question }}");
+    expect(missing).toEqual([expect.stringContaining("pass_threshold of close")]);
+    const rows = fromRows("evals", [{ item: { question: "2 + 2?", answer: "4" } }]);
+    const { train } = openaiRft({
+      train: rows,
+      grader: check("eq"),
+      prompt: [{ role: "user", content: "{{ item.question }}" }],
+    });
+    expect(train.task(0).row).toEqual({
+      messages: [{ role: "user", content: "2 + 2?" }],
+      item: { question: "2 + 2?", answer: "4" },
+    });
+  });
+
+  test.each<[unknown, string]>([
+    [[], "not a JSON object"],
+    [{ method: { type: "dpo" } }, "not reinforcement"],
+    [{ method: { type: "reinforcement", reinforcement: {} } }, "no method.reinforcement.grader"],
+    [{ testing_criteria: [] }, "testing_criteria"],
+  ])("%j is refused", (given, message) => {
+    expect(() => importJob(given, { train: "a" })).toThrow(message);
+  });
+});
