@@ -15,6 +15,7 @@ const commands: readonly (readonly [name: string, description: string, Load])[] 
   ["doctor", "Check this machine, train on one batch, report problems.", () => import("./commands/doctor.ts")],
   ["gateway", "Serve a model to OpenAI's and Anthropic's clients.", () => import("./commands/gateway.ts")],
   ["traces", "List, show and export the calls that a gateway recorded.", () => import("./commands/traces.ts")],
+  ["tasks", "Check Harbor tasks, and remove their images.", () => import("./commands/tasks.ts")],
   ["config", "Print, explain and compare configurations.", () => import("./commands/config.ts")],
 ];
 

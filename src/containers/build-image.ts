@@ -54,3 +54,13 @@ async function build(engine: Engine, folder: string, content: string, timeoutSec
     hint: `try "${engine.name} build ${folder}"`,
   });
 }
+
+/** Removes the images that `buildImage` made and no container uses. @returns how many */
+export async function removeImages(engine: Engine): Promise<number> {
+  const { stdout } = await engine.run(["image", "ls", "-q", "--filter", `label=${imageLabel}`]);
+  let removed = 0;
+  for (const id of new Set(stdout.split("\n").filter(Boolean))) {
+    if ((await engine.run(["rmi", id])).exitCode === 0) removed++;
+  }
+  return removed;
+}

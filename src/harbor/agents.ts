@@ -1,6 +1,7 @@
 /** How Harbor's agents are directed to the gateway. */
 import type { GatewayAddress } from "../agents/types.ts";
 import { UserError } from "../errors.ts";
+import { shellAgent } from "./forgeries.ts";
 
 interface AgentFacts {
   /** The API that it speaks; default: OpenAI's chat completions. */
@@ -23,6 +24,7 @@ const facts: Record<string, AgentFacts> = {
   aider: { withoutTools: true },
   oracle: { withoutModel: true },
   nop: { withoutModel: true },
+  [shellAgent]: { withoutModel: true },
   "gemini-cli": { refused: "it calls Google's generateContent, which the gateway does not have" },
   "cursor-cli": { refused: closed },
   devin: { refused: closed },

@@ -1,13 +1,14 @@
 /** A workflow that lets a coding agent work on a Harbor task, and gets its reward from the task's verifier. */
 import { resolve } from "node:path";
-import type { GatewayAccess, Outcome, Workflow } from "../agents/types.ts";
+import type { GatewayAccess, Workflow } from "../agents/types.ts";
 import { findEngine } from "../containers/engine.ts";
-import { RunError, UserError } from "../errors.ts";
+import { UserError } from "../errors.ts";
 import { isLoopback } from "../http/web-guard.ts";
 import { agentFacts, modelConnection } from "./agents.ts";
-import { TrialError, type TrialEvent, type TrialResult } from "./bridge.ts";
+import { TrialError, type TrialEvent } from "./bridge.ts";
 import type { HarborTask } from "./harbor-tasks.ts";
-import { engineOf, runTrial, type Trial } from "./run-trial.ts";
+import { toOutcome, toTrialFailure } from "./outcome.ts";
+import { engineOf, runTrial } from "./run-trial.ts";
 
 export interface HarborOptions {
   /** One of Harbor's agents, such as `"pi"`, or a class of your own: `"package.module:Class"`. */
@@ -112,66 +113,5 @@ function checkAddress(gateway: GatewayAccess, environment: string, network: "bri
     hint: isHere
       ? 'set rllm.gateway.host=0.0.0.0 rllm.gateway.port=4100 rllm.gateway.tunnel=http://host.docker.internal:4100 and rllm.sdk.proxy.admin_token; or harbor({ network: "host" }), without isolation'
       : "set rllm.gateway.tunnel=cloudflared, ngrok, or the address of a tunnel of your own, and rllm.sdk.proxy.admin_token",
-  });
-}
-
-/** Harbor's own errors: of its set-up, of an agent's or task's configuration, of the engine. */
-function toTrialFailure({ message, kind }: TrialError): Error {
-  const isMistake = /^(ValidationError|ValueError|TypeError|KeyError|MissingModelCredentialError|SystemExit|FileNotFoundError)$/;
-  const text = `Harbor could not run the trial: ${kind}: ${message}`;
-  return isMistake.test(kind) ? new UserError(text) : new RunError(text);
-}
-
-/**
- * The reward of a finished trial.
- * @throws RunError if the container or Harbor failed; Error in the stage of the part that failed
- */
-function toOutcome({ result, verifierOutput }: Trial, seen: ReadonlySet<TrialEvent>, stage: (name: string) => void): Outcome {
-  const { exception_info: exception, failure_cause: cause } = result;
-  const what = exception && `${exception.exception_type}: ${exception.exception_message}`;
-  switch (cause) {
-    case null:
-    case "agent_exhausted_budget":
-    case "agent_refused_task":
-      break;
-    case "model_provider_failed":
-      // The gateway knows why the call failed; the rollout finds it there.
-      stage("agent");
-      throw new Error(`the agent's model call failed: ${what}`);
-    case "verifier_failed":
-      throw new Error(`the verifier failed: ${what}${tail(verifierOutput)}`);
-    case "unclassified":
-      if (seen.has("agent-start") && !isOfVerifier(result, seen)) {
-        stage("agent");
-        throw new Error(`the agent failed: ${what}`);
-      }
-      throw diskOr(`the trial failed: ${what}`);
-    default:
-      throw diskOr(`the sandbox failed (${cause}): ${what}`);
-  }
-  const graded = rewardOf(result, verifierOutput);
-  const timedOut = cause === "agent_exhausted_budget";
-  const metrics = { ...graded.metrics, agent_out_of_budget: Number(timedOut) };
-  const explanation = [timedOut ? `${what}.` : "", verifierOutput.trim()].filter(Boolean).join("\n");
-  return { ...graded, metrics, ...(explanation ? { explanation } : {}) };
-}
-
-/** An error after the agent's end that is not the agent's exit code. */
-const isOfVerifier = ({ exception_info: exception }: TrialResult, seen: ReadonlySet<TrialEvent>) =>
-  seen.has("agent-end") && exception?.exception_type !== "NonZeroAgentExitCodeError";
-
-const diskOr = (message: string) =>
-  new RunError(message, /no space left/i.test(message) ? { hint: "the disk is full; free some space" } : {});
-
-const tail = (text: string) => (text.trim() === "" ? "" : `; it wrote:\n${text.trim().split("\n").slice(-10).join("\n")}`);
-
-function rewardOf({ verifier_result: verified }: TrialResult, output: string): Outcome {
-  const rewards = verified?.rewards ?? {};
-  const names = Object.keys(rewards);
-  if (names.length === 0) throw new Error(`the verifier gave no reward${tail(output)}`);
-  const { reward = names.length === 1 ? rewards[names[0] ?? ""] : undefined, ...others } = rewards;
-  if (reward !== undefined) return { reward, correct: reward >= 1, metrics: names.length === 1 ? {} : others };
-  throw new UserError(`the verifier gave the rewards ${names.join(", ")}, but none is named "reward"`, {
-    hint: 'write one number, or one of the keys of reward.json as "reward"; the others become metrics',
   });
 }

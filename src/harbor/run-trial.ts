@@ -76,10 +76,10 @@ async function withImage(task: string, engine: Engine | undefined, own: string):
   return copy;
 }
 
-/** Written over the task's own compose file. */
+/** Written over the task's own compose file. The first process of a container ignores SIGTERM, and nobody waits for it. */
 const overlays = {
-  host: 'services: {main: {network_mode: host}}\n',
-  bridge: 'services: {main: {extra_hosts: ["host.docker.internal:host-gateway"]}}\n',
+  host: "services: {main: {network_mode: host, stop_signal: SIGKILL}}\n",
+  bridge: 'services: {main: {extra_hosts: ["host.docker.internal:host-gateway"], stop_signal: SIGKILL}}\n',
 };
 
 /** The most characters of the verifier's output that are kept. */

@@ -14,6 +14,8 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 # Compose programs that are installed beside Harbor.
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+# Agents of Hone's own: hone_harbor.shell_agent.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from harbor.models.trial.config import TrialConfig  # noqa: E402
 from harbor.trial.hooks import TrialEvent  # noqa: E402
