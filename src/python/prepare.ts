@@ -34,12 +34,12 @@ export async function preparePackage(name: string): Promise<string> {
 }
 
 /**
- * Prepares the separate environment that `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON` or `HONE_VERL_PYTHON`
- * selects an existing one.
+ * Prepares the separate environment that `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON`, `HONE_VERL_PYTHON` or
+ * `HONE_HARBOR_PYTHON` selects an existing one.
  * @returns its Python executable
  * @throws UserError if the user can install what is missing; RunError if the set-up fails
  */
-export async function prepareEnvironment(name: "vllm" | "vllm-cpu" | "verl" | "verl-gpu"): Promise<string> {
+export async function prepareEnvironment(name: "vllm" | "vllm-cpu" | "verl" | "verl-gpu" | "harbor"): Promise<string> {
   return (await runSetup<PreparedPython>("environment", name)).python;
 }
 

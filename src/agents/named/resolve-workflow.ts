@@ -23,6 +23,7 @@ export async function resolveWorkflow<Row>(
   parts: NamedParts<Row> & { workflow?: Workflow<Row> },
   rllm: Rllm,
 ): Promise<Workflow<Row>> {
+  if (rllm.remote_runtime.enabled) return remoteWorkflow(parts, rllm);
   if (parts.workflow) {
     refuseUnread(rllm, {
       because: "the script defines its own workflow",
@@ -47,6 +48,32 @@ export async function resolveWorkflow<Row>(
   }
   const graded = url.length > 0 ? { ...parts, reward: remoteReward<Row>(remoteOptions(rllm)) } : parts;
   return rllm.workflow.use_workflow ? namedWorkflow(graded, rllm) : agentMode(graded, rllm);
+}
+
+/** An agent of Harbor, on rows of `harborTasks`. */
+async function remoteWorkflow<Row>(
+  parts: NamedParts<Row> & { workflow?: Workflow<Row> },
+  rllm: Rllm,
+): Promise<Workflow<Row>> {
+  const because = "rllm.remote_runtime.enabled=true runs an agent of Harbor";
+  if (parts.workflow) {
+    throw new UserError(`${because}, so the script's own workflow would not run`, {
+      hint: "leave one of the two out; harbor() in the script makes such a workflow, too",
+    });
+  }
+  refuseUnread(rllm, {
+    because,
+    settings: allSettings,
+    hint: "leave the setting out",
+    furtherArguments: true,
+    parts: { given: parts, unread: ["agents", "environments", "workflows", "prompt", "reward", "tools"] },
+  });
+  const { harbor: settings, session_timeout: maxTimeoutSeconds } = rllm.remote_runtime;
+  const { agent, environment_type: environment, network, agent_kwargs: agentArgs, ...multipliers } = settings;
+  const { harbor } = await import("../../harbor/index.ts");
+  const where = environment === null ? {} : { environment };
+  const workflow = harbor({ agent, ...where, network, agentArgs, maxTimeoutSeconds, trial: multipliers });
+  return workflow as unknown as Workflow<Row>;
 }
 
 const remoteOptions = ({ reward: { remote_url: url, batch_size, retries, timeout } }: Rllm) => ({

@@ -47,6 +47,7 @@ const hasRatios = ({ training, rllm: { algorithm } }: Config) =>
 const several = `several optimizer steps per batch (training.num_minibatches or ppo_epochs above 1), or ${correction}.bypass_mode=true; with one step per batch, every ratio is 1`;
 
 export const conditions: readonly Rule[] = [
+  needsValue("rllm.remote_runtime.enabled", true, below("rllm.remote_runtime", "enabled")),
   needsValue("rllm.async_training.enable", true, below("rllm.async_training", "enable")),
   needsValue("rllm.compact_filtering.enable", true, below("rllm.compact_filtering", "enable")),
   needsValue("rllm.dynamic_sampling.enable", true, ["rllm.dynamic_sampling.max_rounds"]),

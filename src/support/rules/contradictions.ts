@@ -45,6 +45,12 @@ const batchKey = ({ rllm }: Config) =>
 
 export const contradictions: readonly Rule[] = [
   contradicts(
+    ["rllm.remote_runtime.enabled"],
+    "rllm.remote_runtime.backend=harbor, because agents in AWS's AgentCore are not supported",
+    ({ rllm: { remote_runtime: runtime } }) => !runtime.enabled || runtime.backend === "harbor",
+    "set rllm.remote_runtime.backend=harbor, which also runs agents in Modal, Daytona, E2B and Kubernetes",
+  ),
+  contradicts(
     [`${stepwise}.normalize_by_steps`],
     `${stepwise}.mode=broadcast: with per_step each step has its own advantage, which is not divided`,
     (config) => !isPerStep(config),

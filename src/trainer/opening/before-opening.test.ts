@@ -76,7 +76,7 @@ it.each([
   ["by the name of a role's estimator", ["rllm.algorithm.estimator_map.solver=gropo"], /gropo is neither built in/],
   [
     "beside a setting that it ignores",
-    ["rllm.on_unsupported=warn", "rllm.remote_runtime.enabled=true", "rllm.algorithm.estimator_map.solver=gropo"],
+    ["rllm.on_unsupported=warn", "rllm.remote_runtime.agentcore={a: 1}", "rllm.algorithm.estimator_map.solver=gropo"],
     /gropo is neither built in/,
   ],
 ])("a dry run says once what a run refuses %s, and prints the configuration", async (_, overrides, reason) => {

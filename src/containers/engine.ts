@@ -1,0 +1,100 @@
+/** Docker or podman, through its command line. */
+import { execFile } from "node:child_process";
+import { RunError, UserError } from "../errors.ts";
+
+export const engines = ["docker", "podman"] as const;
+export type EngineName = (typeof engines)[number];
+
+export interface Ran {
+  exitCode: number;
+  stdout: string;
+  stderr: string;
+}
+
+export interface Engine {
+  readonly name: EngineName;
+  /** Runs a command of the engine, e.g. `["ps", "-a"]`. Never rejects because of its exit code. */
+  run(args: readonly string[], options?: { input?: string | Uint8Array; signal?: AbortSignal; timeoutMs?: number }): Promise<Ran>;
+}
+
+/** Longer output is an error of the caller, who should limit it. In bytes. */
+const maxOutput = 64 * 2 ** 20;
+
+const engineOf = (name: EngineName): Engine => ({
+  name,
+  run: (args, { input, signal, timeoutMs } = {}) =>
+    new Promise((resolve, reject) => {
+      const options = { maxBuffer: maxOutput, signal, timeout: timeoutMs ?? 0 };
+      const child = execFile(name, args, options, (error, stdout, stderr) => {
+        if (signal?.aborted) reject(signal.reason);
+        else if (error === null) resolve({ exitCode: 0, stdout, stderr });
+        else if (typeof error.code === "number") resolve({ exitCode: error.code, stdout, stderr });
+        else reject(new RunError(`${name} ${args[0]} failed: ${error.message}`, { cause: error }));
+      });
+      // A command that does not read its input closes it.
+      child.stdin?.on("error", () => {});
+      child.stdin?.end(input);
+    }),
+});
+
+const found = new Map<string, Promise<Engine>>();
+
+/**
+ * Finds an engine that works.
+ * @param name default: Docker if it runs, else podman
+ * @throws UserError naming the command that installs one
+ */
+export function findEngine(name?: EngineName): Promise<Engine> {
+  const key = name ?? "any";
+  const known = found.get(key) ?? find(name === undefined ? engines : [name]);
+  found.set(key, known);
+  // A daemon that is started later is found.
+  known.catch(() => found.delete(key));
+  return known;
+}
+
+async function find(names: readonly EngineName[]): Promise<Engine> {
+  const problems: string[] = [];
+  for (const name of names) {
+    const engine = engineOf(name);
+    const answer = await engine.run(["info"], { timeoutMs: 20_000 }).catch((error: Error) => ({
+      exitCode: 1,
+      stderr: /ENOENT/.test(error.message) ? "not installed" : error.message,
+    }));
+    if (answer.exitCode === 0) return engine;
+    problems.push(`${name}: ${answer.stderr.trim().split("\n").at(-1)}`);
+  }
+  throw new UserError(`no container engine works (${problems.join("; ")})`, {
+    hint: 'install one: on Debian or Ubuntu "apt-get install podman runc", or Docker; docs/guide/harbor.md has podman\'s settings in containers',
+  });
+}
+
+/** Removes the containers, networks, volumes and pods whose compose project begins with one of these names. */
+export async function removeProjects(engine: Engine, prefixes: readonly string[]): Promise<void> {
+  if (prefixes.length === 0) return;
+  const label = "com.docker.compose.project";
+  const list = async (...args: string[]): Promise<string[]> => {
+    const format = `{{.${args[0] === "ps" ? "ID" : "Name"}}} {{.Labels}}`;
+    const { stdout } = await engine.run([...args, "--filter", `label=${label}`, "--format", format]);
+    return stdout.split("\n").flatMap((line) => {
+      const project = /com\.docker\.compose\.project[=:]([^\s,\]]+)/.exec(line)?.[1];
+      const isOwn = project !== undefined && prefixes.some((prefix) => project.startsWith(prefix.toLowerCase()));
+      return isOwn ? [line.split(" ", 1)[0] ?? ""] : [];
+    });
+  };
+  const remove = async (ids: string[], ...args: string[]): Promise<void> => {
+    if (ids.length === 0) return;
+    const { exitCode, stderr } = await engine.run([...args, ...ids]);
+    if (exitCode !== 0 && !/no such|not found/i.test(stderr)) {
+      throw new RunError(`${engine.name} ${args.join(" ")} failed: ${stderr.trim()}`);
+    }
+  };
+  await remove(await list("ps", "-a"), "rm", "-f", "-v");
+  await remove(await list("network", "ls"), "network", "rm");
+  await remove(await list("volume", "ls"), "volume", "rm");
+  if (engine.name === "podman") {
+    const { stdout } = await engine.run(["pod", "ls", "--format", "{{.Name}}"]);
+    const pods = stdout.split("\n").filter((pod) => prefixes.some((prefix) => pod.startsWith(`pod_${prefix.toLowerCase()}`)));
+    await remove(pods, "pod", "rm", "-f");
+  }
+}

@@ -1,0 +1,83 @@
+/** Checks tasks by running them: a solution must earn the reward; an agent that does nothing, or cheats, must not. */
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { findEngine } from "../containers/engine.ts";
+import { TrialError, type TrialEvent } from "./bridge.ts";
+import { replacePrograms, shellAgent, writeReward } from "./forgeries.ts";
+import { taskFolders } from "./harbor-tasks.ts";
+import { toOutcome, toTrialFailure } from "./outcome.ts";
+import { runTrial } from "./run-trial.ts";
+import { readTask, type TaskFolder } from "./task-files.ts";
+
+export interface CheckOptions {
+  environment?: string;
+  network?: "bridge" | "host";
+  /** Only read the files. */
+  filesOnly?: boolean;
+  signal: AbortSignal;
+}
+
+export interface CheckedTask {
+  name: string;
+  /** Each as a sentence; none: the task is good. */
+  problems: string[];
+  /** The rewards of the agents that ran; null if unknown. */
+  rewards: Readonly<Record<string, number | null>>;
+}
+
+const shell = (command: string) => ({ import_path: shellAgent, kwargs: { command } });
+
+const cheats = {
+  "writes the reward file": shell(writeReward),
+  "replaces the verifier's programs": shell(replacePrograms),
+};
+
+/** Yields each task when it is checked. */
+export async function* checkTasks(folder: string, options: CheckOptions): AsyncGenerator<CheckedTask> {
+  const environment = options.environment ?? (options.filesOnly ? "" : (await findEngine()).name);
+  for (const path of taskFolders(folder)) {
+    const task = readTask(path);
+    if (task.problems.length > 0 || options.filesOnly) {
+      yield { name: task.name, problems: task.problems, rewards: {} };
+    } else yield await tryTask(task, { ...options, environment });
+  }
+}
+
+async function tryTask(task: TaskFolder, options: CheckOptions & { environment: string }): Promise<CheckedTask> {
+  const problems: string[] = [];
+  const rewards: Record<string, number | null> = {};
+  const earn = async (who: string, agent: Record<string, unknown>): Promise<number | null> => {
+    const reward = await rewardOf(task.path, agent, options).catch((error: Error) => {
+      options.signal.throwIfAborted();
+      problems.push(`${who}: ${error.message}`);
+      return null;
+    });
+    rewards[who] = reward;
+    return reward;
+  };
+  const hasSolution = existsSync(join(task.path, "solution", "solve.sh")) || Array.isArray(task.config.steps);
+  const nothing = await earn("nop", { name: "nop" });
+  const solved = hasSolution ? await earn("oracle", { name: "oracle" }) : null;
+  if (!hasSolution) problems.push("solution/solve.sh is missing, so nothing shows that the task can be solved");
+  if (solved !== null && solved <= (nothing ?? 0)) problems.push(`its solution earns ${solved}`);
+  if (nothing !== null && nothing > 0) problems.push(`an agent that does nothing earns ${nothing}`);
+  for (const [what, agent] of Object.entries(cheats)) {
+    const earned = await earn(what, agent);
+    if (earned !== null && earned > (nothing ?? 0)) problems.push(`can be hacked: an agent that ${what} earns ${earned}`);
+  }
+  return { name: task.name, problems, rewards };
+}
+
+async function rewardOf(
+  task: string,
+  agent: Record<string, unknown>,
+  { environment, network = "bridge", signal }: CheckOptions & { environment: string },
+): Promise<number | null> {
+  const seen = new Set<TrialEvent>();
+  const settings = { task, agent, environment, network, mounts: {}, guard: true, mountedAgent: false, more: {} };
+  const listener = { event: (event: TrialEvent) => void seen.add(event), log: () => {} };
+  const trial = await runTrial(settings, listener, signal, () => {}).catch((error: unknown) => {
+    throw error instanceof TrialError ? toTrialFailure(error) : error;
+  });
+  return toOutcome(trial, seen, () => {}).reward;
+}

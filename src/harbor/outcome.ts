@@ -1,0 +1,66 @@
+/** What a trial's end means: a reward, or whose failure it was. */
+import type { Outcome } from "../agents/types.ts";
+import { RunError, UserError } from "../errors.ts";
+import type { TrialError, TrialEvent, TrialResult } from "./bridge.ts";
+import type { Trial } from "./run-trial.ts";
+
+/** Harbor's own errors: of its set-up, of an agent's or task's configuration, of the engine. */
+export function toTrialFailure({ message, kind }: TrialError): Error {
+  const isMistake = /^(ValidationError|ValueError|TypeError|KeyError|MissingModelCredentialError|SystemExit|FileNotFoundError)$/;
+  const text = `Harbor could not run the trial: ${kind}: ${message}`;
+  return isMistake.test(kind) ? new UserError(text) : new RunError(text);
+}
+
+/**
+ * The reward of a finished trial.
+ * @throws RunError if the container or Harbor failed; Error in the stage of the part that failed
+ */
+export function toOutcome({ result, verifierOutput }: Trial, seen: ReadonlySet<TrialEvent>, stage: (name: string) => void): Outcome {
+  const { exception_info: exception, failure_cause: cause } = result;
+  const what = exception && `${exception.exception_type}: ${exception.exception_message}`;
+  switch (cause) {
+    case null:
+    case "agent_exhausted_budget":
+    case "agent_refused_task":
+      break;
+    case "model_provider_failed":
+      // The gateway knows why the call failed; the rollout finds it there.
+      stage("agent");
+      throw new Error(`the agent's model call failed: ${what}`);
+    case "verifier_failed":
+      throw new Error(`the verifier failed: ${what}${tail(verifierOutput)}`);
+    case "unclassified":
+      if (seen.has("agent-start") && !isOfVerifier(result, seen)) {
+        stage("agent");
+        throw new Error(`the agent failed: ${what}`);
+      }
+      throw diskOr(`the trial failed: ${what}`);
+    default:
+      throw diskOr(`the sandbox failed (${cause}): ${what}`);
+  }
+  const graded = rewardOf(result, verifierOutput);
+  const timedOut = cause === "agent_exhausted_budget";
+  const metrics = { ...graded.metrics, agent_out_of_budget: Number(timedOut) };
+  const explanation = [timedOut ? `${what}.` : "", verifierOutput.trim()].filter(Boolean).join("\n");
+  return { ...graded, metrics, ...(explanation ? { explanation } : {}) };
+}
+
+/** An error after the agent's end that is not the agent's exit code. */
+const isOfVerifier = ({ exception_info: exception }: TrialResult, seen: ReadonlySet<TrialEvent>) =>
+  seen.has("agent-end") && exception?.exception_type !== "NonZeroAgentExitCodeError";
+
+const diskOr = (message: string) =>
+  new RunError(message, /no space left/i.test(message) ? { hint: "the disk is full; free some space" } : {});
+
+const tail = (text: string) => (text.trim() === "" ? "" : `; it wrote:\n${text.trim().split("\n").slice(-10).join("\n")}`);
+
+function rewardOf({ verifier_result: verified }: TrialResult, output: string): Outcome {
+  const rewards = verified?.rewards ?? {};
+  const names = Object.keys(rewards);
+  if (names.length === 0) throw new Error(`the verifier gave no reward${tail(output)}`);
+  const { reward = names.length === 1 ? rewards[names[0] ?? ""] : undefined, ...others } = rewards;
+  if (reward !== undefined) return { reward, correct: reward >= 1, metrics: names.length === 1 ? {} : others };
+  throw new UserError(`the verifier gave the rewards ${names.join(", ")}, but none is named "reward"`, {
+    hint: 'write one number, or one of the keys of reward.json as "reward"; the others become metrics',
+  });
+}

@@ -1,0 +1,154 @@
+/** Runs one Harbor trial: its folder, its container, and everything that must be removed when it ends. */
+import { randomBytes } from "node:crypto";
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { parse, stringify } from "smol-toml";
+import { buildImage, contentHash } from "../containers/build-image.ts";
+import { type Engine, type EngineName, engines, findEngine, removeProjects } from "../containers/engine.ts";
+import { isOwnerGone, temporaryFolder } from "../files/temporary-names.ts";
+import { isObject } from "../is-object.ts";
+import { openBridge, type TrialListener, type TrialResult } from "./bridge.ts";
+
+export interface TrialOptions {
+  /** The task's folder. */
+  task: string;
+  /** Harbor's AgentConfig. */
+  agent: Record<string, unknown>;
+  /** `docker`, `podman`, or another environment of Harbor. */
+  environment: string;
+  network: "bridge" | "host";
+  /** Host folders that the container sees, read-only, by their path in the container. */
+  mounts: Readonly<Record<string, string>>;
+  guard: boolean;
+  mountedAgent: boolean;
+  /** More fields of Harbor's TrialConfig, such as `agent_timeout_multiplier`. */
+  more: Record<string, unknown>;
+}
+
+export interface Trial {
+  result: TrialResult;
+  /** What the verifier wrote, its end. */
+  verifierOutput: string;
+}
+
+const prefix = "hone-harbor-";
+let folder: Promise<string> | undefined;
+
+/** The folder of this process's trials. At first, what killed processes left is removed: containers, then folders. */
+function ownFolder(engine: Engine | undefined): Promise<string> {
+  folder ??= (async () => {
+    const left = readdirSync(tmpdir()).filter((name) => name.startsWith(prefix) && isOwnerGone(name));
+    const trials = left.flatMap((name) => listed(join(tmpdir(), name, "trials")));
+    if (engine) await removeProjects(engine, trials.map((name) => `${name}__`));
+    const own = temporaryFolder(prefix);
+    process.once("exit", () => rmSync(own, { recursive: true, force: true }));
+    return own;
+  })();
+  return folder;
+}
+
+const listed = (path: string) => (existsSync(path) ? readdirSync(path) : []);
+
+/** @returns the engine of the environment; undefined if it is not one of this machine */
+export async function engineOf(environment: string): Promise<Engine | undefined> {
+  return engines.includes(environment as EngineName) ? findEngine(environment as EngineName) : undefined;
+}
+
+const buildSeconds = 600;
+
+/** A task whose image was built before, so that its trials do not build it. Tasks with a compose file stay as they are. */
+async function withImage(task: string, engine: Engine | undefined, own: string): Promise<string> {
+  const definition = join(task, "environment");
+  const config = parse(readFileSync(join(task, "task.toml"), "utf8"));
+  const environment = isObject(config.environment) ? config.environment : {};
+  const needsNone = environment.docker_image !== undefined || existsSync(join(definition, "docker-compose.yaml"));
+  if (engine === undefined || needsNone) return task;
+  const seconds = typeof environment.build_timeout_sec === "number" ? environment.build_timeout_sec : buildSeconds;
+  const image = await buildImage(engine, definition, seconds);
+  const copy = join(own, "tasks", contentHash(task).slice(0, 20));
+  if (existsSync(join(copy, "task.toml"))) return copy;
+  mkdirSync(join(own, "tasks"), { recursive: true });
+  cpSync(task, copy, { recursive: true, filter: (path) => path !== join(task, "task.toml") });
+  // Last: a folder with it is complete.
+  const toml = stringify({ ...config, environment: { ...environment, docker_image: image } });
+  writeFileSync(join(copy, "task.toml"), toml);
+  return copy;
+}
+
+/** Written over the task's own compose file. The first process of a container ignores SIGTERM, and nobody waits for it. */
+const overlays = {
+  host: "services: {main: {network_mode: host, stop_signal: SIGKILL}}\n",
+  bridge: 'services: {main: {extra_hosts: ["host.docker.internal:host-gateway"], stop_signal: SIGKILL}}\n',
+};
+
+/** The most characters of the verifier's output that are kept. */
+const maxOutput = 8000;
+
+/**
+ * Nothing is left when it has settled: the container, its network and the trial's folder are removed.
+ *
+ * @param onEnd registers what must run if the caller does not wait
+ */
+export async function runTrial(
+  options: TrialOptions,
+  listener: TrialListener,
+  signal: AbortSignal,
+  onEnd: (clean: () => Promise<void>) => void,
+): Promise<Trial> {
+  const engine = await engineOf(options.environment);
+  const own = await ownFolder(engine);
+  const task = await withImage(options.task, engine, own);
+  signal.throwIfAborted();
+  const name = `hone-${randomBytes(6).toString("hex")}`;
+  const trials = join(own, "trials");
+  mkdirSync(join(trials, name), { recursive: true });
+  const overlay = join(own, `${options.network}.yaml`);
+  writeFileSync(overlay, overlays[options.network]);
+  const mounts = Object.entries(options.mounts).map(([target, source]) => ({
+    ...{ type: "bind", source, target, read_only: true },
+  }));
+  const trial = {
+    task: { path: task },
+    trial_name: name,
+    trials_dir: trials,
+    agent: options.agent,
+    environment: {
+      type: options.environment,
+      // Deleting would remove images that other trials use.
+      delete: engine === undefined,
+      ...(mounts.length > 0 ? { mounts } : {}),
+      ...(engine ? { extra_docker_compose: [overlay] } : {}),
+    },
+    ...options.more,
+  };
+  let verifierOutput = "";
+  const bridge = await openBridge();
+  const request = { trial, guard: options.guard, mounted_agent: options.mountedAgent };
+  const ended = bridge.run(
+    request,
+    {
+      event: listener.event,
+      log(phase, text) {
+        if (phase === "verification") verifierOutput = (verifierOutput + text).slice(-maxOutput);
+        listener.log(phase, text);
+      },
+    },
+    signal,
+  );
+  let cleaned: Promise<void> | undefined;
+  const clean = () => {
+    cleaned ??= (async () => {
+      await ended.catch(() => {});
+      if (engine) await removeProjects(engine, [`${name}__`]);
+      rmSync(join(trials, name), { recursive: true, force: true });
+    })();
+    return cleaned;
+  };
+  onEnd(clean);
+  try {
+    return { result: await ended, verifierOutput };
+  } finally {
+    await clean();
+  }
+}
