@@ -1,7 +1,8 @@
 /** Assembles a `Chat` from a tokenizer, a renderer of messages and a parser of replies. */
 import { UserError } from "../errors.ts";
+import type { ReplyFormat } from "./formats/format.ts";
 import type { ChatMessage } from "./messages.ts";
-import { parseReply, type ReplySyntax } from "./parse-reply.ts";
+import { parseReply } from "./parse-reply.ts";
 import { shareWork } from "./share-work.ts";
 import { incrementalDecoder } from "./tokens/incremental-decoder.ts";
 import { TextTooLong } from "./tokens/token-bounds.ts";
@@ -20,7 +21,7 @@ export interface ChatParts {
   renderText: (messages: readonly ChatMessage[], options: RenderOptions) => string;
   /** The template writes the date, so the same messages may be rendered differently later. Default false. */
   readsClock?: boolean;
-  syntax: ReplySyntax;
+  format: ReplyFormat;
   /** Add the tokenizer's own tokens (BOS) before a rendered conversation. Most chat templates write them. */
   addSpecial?: boolean;
   /** Texts of the special tokens, which are removed from replies. */
@@ -40,7 +41,7 @@ const mark = "Qz7reply7zQ";
 const longText = 30_000;
 
 export function assembleChat(parts: ChatParts): Chat {
-  const { encode, decode, syntax, addSpecial = false, specials, ids } = parts;
+  const { encode, decode, format, addSpecial = false, specials, ids } = parts;
   const withDefaults = (options: RenderOptions = {}): RenderOptions => ({
     ...options,
     thinking: options.thinking ?? parts.thinking,
@@ -49,17 +50,17 @@ export function assembleChat(parts: ChatParts): Chat {
   const renderText: Chat["renderText"] = (messages, given) => {
     const options = withDefaults(given);
     const text = parts.renderText(messages, options);
-    if (options.tools?.length && syntax.calls === undefined) {
+    if (options.tools?.length && format.calls === undefined) {
       throw new UserError(
         "this model's chat template supports tools, but Hone does not recognize its format of tool calls",
         {
-          hint: "if another model family has the same format, name its renderer: rollout_engine.renderer_name=qwen, llama3 or mistral",
+          hint: "if another model family has the same format, name it (rollout_engine.renderer_name=qwen3), else describe the format in a file: see defineRenderer in docs/guide/reply-formats.md",
         },
       );
     }
     // Some templates always open thinking. It is closed at once if thinking is off.
     const closes = options.thinking === false && options.addGenerationPrompt !== false && endsInThinking(text);
-    return closes ? `${text.trimEnd()}\n\n</think>\n\n` : text;
+    return closes ? `${text.trimEnd()}\n\n${format.thinking?.close}\n\n` : text;
   };
 
   const encodeLater: Chat["encodeLater"] = async (text, { maxPromptTokens = Infinity, signal, ...options } = {}) => {
@@ -73,15 +74,23 @@ export function assembleChat(parts: ChatParts): Chat {
   const latest = rememberLatest<Int32Array>(64);
   /** Prompts of groups that are being encoded on another thread. */
   const coming = shareWork<Int32Array>();
-  const turnEnd = turnEndOf(renderText, specials);
+  const { ends = [], writtenEnds = [], opensNext = [] } = format;
+  const turnEnd = turnEndOf(renderText, specials) ?? ends[0];
+  /** A text that is not a token of this model ends nothing. */
+  const tokensOf = (texts: readonly string[]) =>
+    texts.flatMap((text) => [encode(text)].filter(({ length }) => length === 1).flatMap((tokens) => [...tokens]));
   const endIds = turnEnd === undefined ? [] : [...encode(turnEnd)];
-  const stopIds = [...new Set([...endIds, ids.eos, ...(parts.stopIds ?? [])])].filter((id) => id !== null);
+  const stopIds = [...new Set([...endIds, ids.eos, ...(parts.stopIds ?? []), ...tokensOf(ends)])].filter(
+    (id) => id !== null,
+  );
   const withoutStop = (tokens: ArrayLike<number>) => {
     const list = Array.from(tokens);
     return stopIds.includes(list.at(-1) ?? -1) ? list.slice(0, -1) : list;
   };
   const withoutSpecials = (text: string) => specials.reduce((rest, special) => rest.replaceAll(special, ""), text);
 
+  const endsInThinking = (prompt: string) =>
+    format.thinking !== undefined && prompt.trimEnd().endsWith(format.thinking.open);
   const opening = new Map<string, boolean>();
   /** Whether the generation prompt leaves a `<think>` open. */
   function opensThinking(options: RenderOptions): boolean {
@@ -95,7 +104,7 @@ export function assembleChat(parts: ChatParts): Chat {
   }
 
   const thinkingOf: Chat["thinkingOf"] = (options = {}) =>
-    syntax.thinks ? (opensThinking(options) ? "begun" : "possible") : "never";
+    format.thinking ? (opensThinking(options) ? "begun" : "possible") : "never";
 
   return {
     render(messages, options = {}) {
@@ -119,8 +128,7 @@ export function assembleChat(parts: ChatParts): Chat {
     parse(reply, { callId = (index: number) => `call_${index}`, ...options } = {}) {
       const text = typeof reply === "string" ? reply : decode(withoutStop(reply));
       const thinking = thinkingOf(options) === "begun";
-      const tools = (options.tools?.length ?? 0) > 0;
-      const parsed = parseReply(text, syntax, { thinking, tools, callId });
+      const parsed = parseReply(text, format, { thinking, tools: options.tools ?? [], callId });
       const { content, reasoning } = parsed;
       return {
         ...parsed,
@@ -128,6 +136,7 @@ export function assembleChat(parts: ChatParts): Chat {
         reasoning: reasoning === undefined ? undefined : withoutSpecials(reasoning),
       };
     },
+    format,
     thinkingOf,
     withoutSpecials,
     encode,
@@ -140,6 +149,8 @@ export function assembleChat(parts: ChatParts): Chat {
     stopIds,
     accumulateReasoning: parts.accumulateReasoning ?? false,
     turnEnd,
+    turnEnds: [...new Set([turnEnd, ...writtenEnds, ...ends])].filter((end) => end !== undefined),
+    sharedStopIds: tokensOf(opensNext),
   };
 }
 
@@ -169,8 +180,6 @@ function rememberLatest<Value>(size: number) {
     },
   };
 }
-
-const endsInThinking = (prompt: string) => prompt.trimEnd().endsWith("<think>");
 
 /**
  * The special token that the template writes after an assistant's message, if any. A template that refuses two messages

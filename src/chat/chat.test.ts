@@ -188,7 +188,7 @@ describe("a long text", () => {
     const { encode, decode, specials } = openTokenizer(fixture("qwen"));
     const sent: string[] = [];
     const chat = assembleChat({
-      ...{ encode, decode, specials, syntax: { thinks: false, calls: undefined } },
+      ...{ encode, decode, specials, format: {} },
       async encodeElsewhere(text) {
         sent.push(text);
         return encode(text);

@@ -6,9 +6,11 @@ import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { own } from "../own.ts";
 import { assembleChat } from "./assemble-chat.ts";
+import type { ReplyFormat } from "./formats/format.ts";
+import { detectFormat } from "./formats/formats.ts";
 import { hermes } from "./formats/hermes.ts";
 import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./templates/chat-template.ts";
-import { type Renderer, renderers, syntaxOf } from "./templates/renderers.ts";
+import { type Renderer, renderers } from "./templates/renderers.ts";
 import { encodeElsewhere } from "./tokens/encode-elsewhere.ts";
 import { openTokenizer, readJson, type Tokenizer } from "./tokens/tokenizer.ts";
 import type { Chat } from "./types.ts";
@@ -47,10 +49,10 @@ export function loadChat(directory: string, options: LoadChatOptions = {}): Chat
       hint: "use the instruct version of the model, add a chat_template.jinja to the folder, or set rollout_engine.renderer_name=plain, which writes one message per line without roles",
     });
   }
-  const { renderText, takesTools } = compileTemplate(sources, config, directory);
-  const syntax = renderer?.syntax ?? syntaxOf(sources);
+  const format = renderer ?? detectFormat(sources.plain, sources.tools);
+  const { renderText, takesTools } = compileTemplate(sources, config, directory, format.callId);
   const { disableThinking = false, accumulateReasoning = false, reasoningEffort, log } = options;
-  if (disableThinking && !thinkingMatters(renderText))
+  if (disableThinking && !thinkingMatters(renderText, format))
     log?.(`disable_thinking has no effect: the chat template of ${directory} cannot turn thinking on or off`);
   if (reasoningEffort !== undefined && reasoningEffort !== defaultEffort && !writes(sources, "reasoning_effort"))
     log?.(`reasoning_effort has no effect: the chat template of ${directory} does not use it`);
@@ -63,7 +65,7 @@ export function loadChat(directory: string, options: LoadChatOptions = {}): Chat
     encodeElsewhere: encodeElsewhere(directory),
     readsClock: writes(sources, "strftime_now"),
     renderText: takesTools ? renderText : logTools(renderText, directory, log),
-    syntax: takesTools ? syntax : { ...syntax, calls: hermes },
+    format: takesTools ? format : { ...format, calls: hermes },
     addSpecial: renderer?.addSpecial ?? false,
     ids: { bos: idOf(config.bos_token), eos: idOf(config.eos_token), pad: idOf(config.pad_token) },
     stopIds: readStopIds(directory),
@@ -106,10 +108,11 @@ function findRenderer(name: string, { idOf }: Tokenizer, directory: string): Ren
 }
 
 /** Whether thinking can be turned off: by the template, or by closing the tag that its generation prompt opens. */
-function thinkingMatters(renderText: RenderText): boolean {
+function thinkingMatters(renderText: RenderText, { thinking }: ReplyFormat): boolean {
   const asked = [{ role: "user", content: "?" }] as const;
   const on = renderText(asked, { thinking: true });
-  return on !== renderText(asked, { thinking: false }) || on.trimEnd().endsWith("<think>");
+  if (on !== renderText(asked, { thinking: false })) return true;
+  return thinking !== undefined && on.trimEnd().endsWith(thinking.open);
 }
 
 const generationConfig = z.looseObject({ eos_token_id: z.union([z.number(), z.array(z.number())]).nullish() });

@@ -9,6 +9,8 @@ export interface ToolCall {
   arguments: Readonly<Record<string, unknown>>;
   /** The arguments as JSON text, exactly as the model wrote them if its format allows that. */
   argumentsText?: string;
+  /** The id in the model's own text, if its format has ids. Templates get it instead of `id`. */
+  writtenId?: string;
 }
 
 export interface TextPart {

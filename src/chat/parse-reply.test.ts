@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import type { ToolCallFormat, WrittenCall } from "./formats/format.ts";
+import { type CallFormat, thinkTags, type WrittenCall } from "./formats/format.ts";
 import { hermes } from "./formats/hermes.ts";
 import { llama3 } from "./formats/llama3.ts";
 import { mistral } from "./formats/mistral.ts";
@@ -15,7 +15,7 @@ const add = (given: Record<string, unknown> = { a: 1 }, argumentsText = JSON.str
 const spaced = add({ a: 1 }, '{"a": 1}');
 const json = '{"name": "add", "arguments": {"a": 1}}';
 
-describe.each<[string, ToolCallFormat, [string, string, WrittenCall[], ReplyProblem["kind"][]][]]>([
+describe.each<[string, CallFormat, [string, string, WrittenCall[], ReplyProblem["kind"][]][]]>([
   [
     "hermes",
     hermes,
@@ -56,14 +56,19 @@ describe.each<[string, ToolCallFormat, [string, string, WrittenCall[], ReplyProb
     [
       ["no call", "no call", [], []],
       [`[TOOL_CALLS] [${json}, ${json}]`, "", [add(), add()], []],
-      ['Well.[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[CALL_ID]x1[ARGS]{}', "Well.", [spaced, add({})], []],
+      [
+        'Well.[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[CALL_ID]x1[ARGS]{}',
+        "Well.",
+        [spaced, { ...add({}), writtenId: "x1" }],
+        [],
+      ],
       ["[TOOL_CALLS]", "[TOOL_CALLS]", [], ["malformed_tool_call"]],
       ["[TOOL_CALLS][1]", "[TOOL_CALLS][1]", [], ["malformed_tool_call"]],
     ],
   ],
 ])("%s", (_name, format, cases) => {
   test.each(cases)("%s", (text, content, calls, problems) => {
-    const found = format(text);
+    const found = format.read(text, []);
     expect(found).toMatchObject({ content, calls });
     expect(found.problems.map(({ kind }) => kind)).toEqual(problems);
   });
@@ -85,7 +90,7 @@ describe.each<[string, ToolCallFormat, [string, string, WrittenCall[], ReplyProb
     fc.assert(
       fc.property(fc.array(piece, { maxLength: 8 }), (pieces) => {
         const text = pieces.join("");
-        const { content, calls } = format(text);
+        const { content, calls } = format.read(text, []);
         if (calls.length === 0) expect(content).toBe(text);
       }),
       { numRuns: 300 },
@@ -95,7 +100,11 @@ describe.each<[string, ToolCallFormat, [string, string, WrittenCall[], ReplyProb
 
 describe("thinking", () => {
   const parse = (text: string, thinking = false, tools = false) =>
-    parseReply(text, { thinks: true, calls: hermes }, { thinking, tools, callId: (index) => `id${index}` });
+    parseReply(
+      text,
+      { thinking: thinkTags, calls: hermes },
+      { thinking, tools: tools ? [{ name: "add" }] : [], callId: (index) => `id${index}` },
+    );
 
   test.each<[string, boolean, { content: string; reasoning?: string }, ReplyProblem["kind"][]]>([
     ["an answer ", false, { content: "an answer " }, []],

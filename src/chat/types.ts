@@ -1,4 +1,5 @@
 /** The interface of a model's tokenizer and chat template: text <-> tokens. */
+import type { ReplyFormat } from "./formats/format.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "./messages.ts";
 
 export interface RenderOptions {
@@ -63,6 +64,8 @@ export interface Chat {
    * if tools were offered.
    */
   parse(reply: ArrayLike<number> | string, options?: ParseOptions): ParsedReply;
+  /** How the model writes thinking and tool calls. */
+  readonly format: ReplyFormat;
   /** Whether a reply to a prompt with these options may contain thinking. `begun`: the prompt opens the thinking. */
   thinkingOf(options?: RenderOptions): "never" | "possible" | "begun";
   /** Removes the texts of special tokens, as `parse` does. */
@@ -81,6 +84,10 @@ export interface Chat {
   readonly stopIds: readonly number[];
   /** Prompts keep the thinking of earlier replies even if the template drops it. */
   readonly accumulateReasoning: boolean;
-  /** The token that the template writes after an assistant's message; undefined for the plain template of base models. */
+  /** The token that ends a reply in a conversation; undefined for the plain template of base models. */
   readonly turnEnd: string | undefined;
+  /** What the template may write after a reply: `turnEnd`, or another token in earlier turns. */
+  readonly turnEnds: readonly string[];
+  /** Those of `stopIds` that are also the header of the next turn. */
+  readonly sharedStopIds: readonly number[];
 }

@@ -1,9 +1,8 @@
 /** Every grader on random replies: it never throws, grades within its range, and takes time in proportion to the reply. */
 import { setImmediate } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { hermes } from "../chat/formats/hermes.ts";
-import { llama3 } from "../chat/formats/llama3.ts";
-import { mistral } from "../chat/formats/mistral.ts";
+import type { ReplyFormat } from "../chat/formats/format.ts";
+import { formats } from "../chat/formats/formats.ts";
 import { parseReply } from "../chat/parse-reply.ts";
 import { fuzzCases, fuzzTimeout } from "../fuzz-time.fixture.ts";
 import { deriveSeed, uniforms } from "../random.ts";
@@ -46,11 +45,11 @@ const readers: Record<string, (reply: string, other: string) => unknown> = {
   sameOutput,
   judge: (reply) => readScore(reply, 0.5),
   ...Object.fromEntries(
-    Object.entries({ hermes, llama3, mistral }).map(([name, calls]) => [
+    Object.entries<ReplyFormat>(formats).map(([name, format]) => [
       name,
       (reply: string) => {
-        const context = { thinking: reply.length % 2 === 0, tools: true, callId: String };
-        return JSON.stringify(parseReply(reply, { thinks: true, calls }, context));
+        const context = { thinking: reply.length % 2 === 0, tools: [{ name: "add" }], callId: String };
+        return JSON.stringify(parseReply(reply, format, context));
       },
     ]),
   ),

@@ -67,9 +67,13 @@ test.each([
   (_name, format, open, close) => {
     for (const depth of [101, 100_000]) {
       const nested = `${open}${'{"a":'.repeat(depth)}1${"}".repeat(depth)}}${close}`;
-      expect(format(nested)).toMatchObject({ content: nested, calls: [], problems: [{ kind: "malformed_tool_call" }] });
+      expect(format.read(nested, [])).toMatchObject({
+        content: nested,
+        calls: [],
+        problems: [{ kind: "malformed_tool_call" }],
+      });
     }
-    expect(format(`${open}${'{"a":'.repeat(50)}1${"}".repeat(50)}}${close}`).calls).toHaveLength(1);
+    expect(format.read(`${open}${'{"a":'.repeat(50)}1${"}".repeat(50)}}${close}`, []).calls).toHaveLength(1);
   },
 );
 

@@ -1,5 +1,6 @@
 /** A chat whose tokens are characters, so that tests can read tokens without a tokenizer file. */
 import { assembleChat } from "../chat/assemble-chat.ts";
+import { thinkTags } from "../chat/formats/format.ts";
 import { hermes } from "../chat/formats/hermes.ts";
 import type { ChatMessage, TextMessage } from "../chat/messages.ts";
 import { toTemplateTool } from "../chat/templates/template-messages.ts";
@@ -51,7 +52,7 @@ export function characterChat(alphabet?: string): CharacterChat {
       decode,
       renderText,
       specials,
-      syntax: { thinks: true, calls: hermes },
+      format: { thinking: thinkTags, calls: hermes },
       ids: { bos: null, eos: 0, pad: null },
     }),
     eosId: 0,

@@ -2,13 +2,14 @@
  * Renders the text between a sampled reply and the next one: the end of the turn, the new messages, the header of the next
  * turn. The whole conversation is rendered with marks in place of sampled text, so sampled text is never encoded again.
  */
+import { UserError } from "../../errors.ts";
 import type { ChatMessage } from "../messages.ts";
 import type { Chat, RenderOptions } from "../types.ts";
 
 export interface Bridge {
   /** From the end of the reply's turn to the header of the next turn. */
   text: string;
-  /** Whether `text` begins with the end of the reply's turn, which the model may have sampled itself. */
+  /** Whether `text` begins with the end of the reply's turn, which the model may have sampled itself, or with the next turn. */
   hasTurnEnd: boolean;
   /** The template drops thinking that the tokens so far contain. */
   dropsReasoning: boolean;
@@ -27,26 +28,50 @@ const thinkingMark = (index: number) => `Qz7thinking${index}7zQ`;
  * @throws UserError if the template refuses the messages
  */
 export function bridge(
-  chat: Pick<Chat, "renderText" | "turnEnd">,
+  chat: Pick<Chat, "renderText" | "turnEnds">,
   history: readonly ChatMessage[],
   hidden: ReadonlySet<number>,
   next: readonly ChatMessage[],
   options: RenderOptions,
 ): Bridge | null {
-  const last = history.length - 1;
-  const marked = history.map(markThinking).map((message, index) => (index === last ? markReply(message) : message));
-  const text = renderReplies(chat, marked, next, options);
-  const at = text.lastIndexOf(replyMark);
-  if (at < 0) return null;
-  const after = at + replyMark.length;
+  const marked = history.map(markThinking);
+  const text = renderMarked(chat, marked, next, options);
+  if (text === null) return null;
+  const after = text.lastIndexOf(replyMark) + replyMark.length;
   const dropsReasoning = hiddenIn(text, history).some((index) => !hidden.has(index));
   const hiddenNext = next.flatMap(({ reasoning }, index) =>
     reasoning && !text.includes(reasoning.trim(), after) ? [history.length + index] : [],
   );
   const found = { dropsReasoning, hidden: new Set([...hidden, ...hiddenNext]) };
-  if (chat.turnEnd === undefined) return { text: text.slice(after), hasTurnEnd: false, ...found };
-  const end = text.indexOf(chat.turnEnd, after);
-  return end < 0 ? null : { text: text.slice(end), hasTurnEnd: true, ...found };
+  if (chat.turnEnds.length === 0) return { text: text.slice(after), hasTurnEnd: false, ...found };
+  const ends = chat.turnEnds.map((end) => text.indexOf(end, after)).filter((end) => end >= 0);
+  return ends.length === 0 ? null : { text: text.slice(Math.min(...ends)), hasTurnEnd: true, ...found };
+}
+
+/**
+ * The mark is in the arguments of the reply's calls, which most templates write last, else in its content.
+ *
+ * @returns null if the template does not render the reply
+ * @throws UserError if the template refuses the messages
+ */
+function renderMarked(
+  chat: Pick<Chat, "renderText">,
+  history: readonly ChatMessage[],
+  next: readonly ChatMessage[],
+  options: RenderOptions,
+): string | null {
+  const render = (mark: (message: ChatMessage) => ChatMessage) =>
+    renderReplies(chat, history.with(-1, mark(history.at(-1)!)), next, options);
+  if (history.at(-1)?.toolCalls?.length) {
+    try {
+      const text = render(markCalls);
+      if (text.includes(replyMark)) return text;
+    } catch (error) {
+      if (!(error instanceof UserError)) throw error;
+    }
+  }
+  const text = render(markReply);
+  return text.includes(replyMark) ? text : null;
 }
 
 /** Some templates refuse replies with several tool calls. They get the first one only. */
@@ -84,12 +109,14 @@ const hiddenIn = (text: string, messages: readonly ChatMessage[]) =>
 const markThinking = (message: ChatMessage, index: number): ChatMessage =>
   message.reasoning ? { ...message, reasoning: thinkingMark(index) } : message;
 
-/** Marks content and arguments, since some templates render only one of them. */
-const markReply = (message: ChatMessage): ChatMessage => ({
+/** Without content, since some templates write it after the results of the calls. */
+const markCalls = (message: ChatMessage): ChatMessage => ({
   ...message,
-  content: replyMark,
+  content: "",
   toolCalls: message.toolCalls?.map((call) => ({ ...call, arguments: { [replyMark]: "" } })),
 });
+
+const markReply = (message: ChatMessage): ChatMessage => ({ ...markCalls(message), content: replyMark });
 
 /** A reply's text as its client gets it: without the stop string and everything after it. */
 export function cutAtStop(text: string, stops: readonly string[] = []): string {

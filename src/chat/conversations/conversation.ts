@@ -102,7 +102,7 @@ export function openConversation(chat: Chat): Conversation {
     const { starts, history, hidden } = draft;
     const toTurn = (rendered: Int32Array): Turn => {
       const added = images ? placeImages(rendered, imagesOf(draft.added), images) : { tokens: rendered, media: [] };
-      const { tokens: prompt, media } = draft.continues ? continued(draft.continues, added, chat.stopIds) : added;
+      const { tokens: prompt, media } = draft.continues ? continued(draft.continues, added, chat) : added;
       return {
         prompt,
         ...(media.length > 0 ? { media } : {}),
@@ -215,9 +215,9 @@ function nextPrompt(
 function continued(
   { call, hasTurnEnd }: NonNullable<Draft["continues"]>,
   added: PlacedImages,
-  stopIds: Chat["stopIds"],
+  chat: Chat,
 ): PlacedImages {
-  const ended = hasTurnEnd && stopIds.includes(call.sampled.at(-1) ?? -1) ? 1 : 0;
+  const ended = hasTurnEnd && hasWritten(call.sampled.at(-1) ?? -1, added.tokens[0] ?? -1, chat) ? 1 : 0;
   const seen = call.prompt.length;
   const moved = seen + call.sampled.length - ended;
   const prompt = concatenate(Int32Array, [call.prompt, call.sampled, added.tokens.subarray(ended)]);
@@ -228,6 +228,15 @@ function continued(
     tokens: prompt,
     media: [...call.media, ...added.media.map((image) => ({ ...image, at: image.at + moved }))],
   };
+}
+
+/**
+ * Whether the model itself wrote the end with which the added text begins. It may be another token with the same meaning, unless
+ * the token is the header of the next turn, where each has its own.
+ */
+function hasWritten(last: number, first: number, { stopIds, sharedStopIds }: Chat): boolean {
+  if (!stopIds.includes(last)) return false;
+  return last === first || !(sharedStopIds.includes(last) || sharedStopIds.includes(first));
 }
 
 interface Match {

@@ -1,13 +1,16 @@
-/** The interface of tool-call formats, and what they share. */
+/** A reply format: how a family of models writes thinking and tool calls. Also what the formats share. */
 import { isDeepStrictEqual } from "node:util";
-import type { ReplyProblem } from "../messages.ts";
+import { isObject } from "../../is-object.ts";
+import type { ReplyProblem, ToolDefinition } from "../messages.ts";
 import { writtenValue } from "./json-values.ts";
 
-/** A call without an id, which is assigned later. */
+/** A call as the model wrote it. Its id is assigned later. */
 export interface WrittenCall {
   name: string;
   arguments: Record<string, unknown>;
   argumentsText: string;
+  /** The id that the model wrote, if its format has ids. */
+  writtenId?: string;
 }
 
 export interface WrittenCalls {
@@ -17,11 +20,114 @@ export interface WrittenCalls {
   problems: ReplyProblem[];
 }
 
-/** Extracts the calls from a reply's text without its thinking. Never throws. */
-export type ToolCallFormat = (text: string) => WrittenCalls;
+/**
+ * Extracts the calls from a reply's text without its thinking. Never throws, and takes linear time.
+ *
+ * @param tools formats that write arguments without types need the schemas of the offered tools
+ */
+export type ReadCalls = (text: string, tools: readonly ToolDefinition[]) => WrittenCalls;
+
+export interface CallFormat {
+  read: ReadCalls;
+  /** Texts with which a call begins. While a reply is streamed, the text before the first one is certain. */
+  starts: readonly string[];
+}
+
+/** The texts around the thinking. */
+export interface ThinkingMarks {
+  open: string;
+  close: string;
+}
+
+/** A reply's parts. The text of tool calls is still in the content. */
+export interface SplitReply {
+  reasoning?: string | undefined;
+  content: string;
+  problems: ReplyProblem[];
+}
+
+export interface ReplyFormat {
+  /** Undefined if the model does not think. */
+  thinking?: ThinkingMarks | undefined;
+  /** Undefined if the model does not call tools. */
+  calls?: CallFormat | undefined;
+  /** Replaces the split at the thinking marks, for replies of several messages. */
+  split?: (text: string) => SplitReply;
+  /** The text before the answer, if the answer has a header of its own. */
+  answer?: string;
+  /** Tokens that end a reply, besides the one that the template writes after it. */
+  ends?: readonly string[];
+  /** What the template writes in earlier turns where the model writes one of `ends`. */
+  writtenEnds?: readonly string[];
+  /** Those of `ends` that are also the header of the next turn, so that they are not written twice. */
+  opensNext?: readonly string[];
+  /**
+   * The id of a call as the template expects it, if the model did not write one.
+   *
+   * @param index number of calls before it in the conversation
+   */
+  callId?: (id: string, name: string, index: number) => string;
+}
+
+/** The thinking of most models. */
+export const thinkTags: ThinkingMarks = { open: "<think>", close: "</think>" };
+
+/** A call, several, or what is wrong with the text. */
+export type ReadBody = (body: string, tools: readonly ToolDefinition[]) => WrittenCall | WrittenCall[] | string;
+
+/** Calls between two marks, any number of them. */
+export const between =
+  (open: string, close: string, readBody: ReadBody): ReadCalls =>
+  (text, tools) => {
+    const content: string[] = [];
+    const calls: WrittenCall[] = [];
+    const problems: ReplyProblem[] = [];
+    let from = 0;
+    for (let start = text.indexOf(open); start >= 0; start = text.indexOf(open, from)) {
+      content.push(text.slice(from, start));
+      const end = text.indexOf(close, start + open.length);
+      const whole = text.slice(start, end < 0 ? undefined : end + close.length);
+      from = start + whole.length;
+      const found = end < 0 ? undefined : readBody(text.slice(start + open.length, end), tools);
+      if (found === undefined) {
+        problems.push({ kind: "unclosed_tool_call", message: `a tool call has no ${close}`, text: whole });
+      } else if (typeof found === "string") problems.push(malformed(found, whole));
+      else calls.push(...[found].flat());
+      if (found === undefined || typeof found === "string") content.push(whole);
+    }
+    content.push(text.slice(from));
+    return { content: content.join(""), calls, problems };
+  };
+
+/**
+ * Calls inside a section with marks of its own, which are removed. A section that is not closed ends with the text, since some
+ * models end the reply after the last call.
+ */
+export const inSection =
+  (open: string, close: string, read: ReadCalls): ReadCalls =>
+  (text, tools) => {
+    const found: WrittenCalls = { content: "", calls: [], problems: [] };
+    let from = 0;
+    for (let start = text.indexOf(open); start >= 0; start = text.indexOf(open, from)) {
+      const end = text.indexOf(close, start + open.length);
+      const inside = text.slice(start + open.length, end < 0 ? undefined : end);
+      const { content, calls, problems } = read(inside, tools);
+      const isEmpty = content.trim() === "" && calls.length > 0;
+      const next = end < 0 ? text.length : end + close.length;
+      found.content += text.slice(from, start);
+      if (!isEmpty) found.content += open + content + text.slice(start + open.length + inside.length, next);
+      found.calls.push(...calls);
+      found.problems.push(...problems);
+      if (!isEmpty && problems.length === 0)
+        found.problems.push(malformed("it is not a call", text.slice(start, next)));
+      from = next;
+    }
+    found.content += text.slice(from);
+    return found;
+  };
 
 /** `JSON.parse` accepts nesting that overflows the stack of recursive functions. */
-const deepest = 100;
+export const deepest = 100;
 
 const isDeeperThan = (value: unknown, levels: number): boolean =>
   typeof value === "object" &&
@@ -32,37 +138,52 @@ const isDeeperThan = (value: unknown, levels: number): boolean =>
  * One call from JSON such as `{"name": "add", "arguments": {"a": 1}}`.
  * @returns the problem as a message if it is not a call
  */
-export function callFromJson(json: string, argumentsKey: "arguments" | "parameters"): WrittenCall | string {
+export function callFromJson(json: string, ...argumentsKeys: ArgumentsKey[]): WrittenCall | string {
   let value: unknown;
   try {
     value = JSON.parse(json);
   } catch (error) {
-    return `it is not JSON: ${error instanceof Error ? error.message : error}`;
+    return notJson(error);
   }
-  return callFromValue(value, argumentsKey, json);
+  return callFromValue(value, argumentsKeys, json);
 }
+
+export const notJson = (error: unknown) => `it is not JSON: ${error instanceof Error ? error.message : error}`;
+
+type ArgumentsKey = "arguments" | "parameters";
 
 /** @param written the JSON text of the value, if available */
-export function callFromValue(
-  value: unknown,
-  argumentsKey: "arguments" | "parameters",
-  written = "",
-): WrittenCall | string {
+export function callFromValue(value: unknown, keys: readonly ArgumentsKey[], written = ""): WrittenCall | string {
   if (!isObject(value)) return "it is not a JSON object";
-  const { name, [argumentsKey]: given } = value;
+  const { name, id } = value;
+  const key = keys.find((each) => value[each] !== undefined) ?? keys[0] ?? "arguments";
+  const given = value[key];
   if (typeof name !== "string" || name === "") return 'it has no "name"';
-  if (given === undefined) return `it has no "${argumentsKey}"`;
+  if (given === undefined) return `it has no "${key}"`;
   // Some models write the arguments as a string that holds the JSON.
   const parsed = typeof given === "string" ? parsedOrUndefined(given) : given;
-  if (!isObject(parsed)) return `its "${argumentsKey}" are not a JSON object`;
-  if (isDeeperThan(parsed, deepest)) return `its "${argumentsKey}" are nested more than ${deepest} levels deep`;
-  const text = typeof given === "string" ? given : writtenValue(written, argumentsKey);
+  if (!isObject(parsed)) return `its "${key}" are not a JSON object`;
+  if (isDeeperThan(parsed, deepest)) return `its "${key}" are nested more than ${deepest} levels deep`;
+  const text = typeof given === "string" ? given : writtenValue(written, key);
   const exact = text !== undefined && isDeepStrictEqual(parsedOrUndefined(text), parsed);
-  return { name, arguments: parsed, argumentsText: exact ? text : JSON.stringify(parsed) };
+  const writtenId = typeof id === "string" && id !== "" ? { writtenId: id } : {};
+  return { name, arguments: parsed, argumentsText: exact ? text : JSON.stringify(parsed), ...writtenId };
 }
 
-const isObject = (value: unknown): value is Record<string, unknown> =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
+/** A call whose name and arguments are separate texts. */
+export const callOfParts = (name: string, json: string): WrittenCall | string => {
+  let value: unknown;
+  try {
+    value = JSON.parse(json);
+  } catch (error) {
+    return notJson(error);
+  }
+  return callFromValue({ name, arguments: value }, ["arguments"], `"arguments":${json.trim()}`);
+};
+
+/** The first problem, or all calls. */
+export const allOrProblem = (calls: readonly (WrittenCall | string)[]): WrittenCall[] | string =>
+  calls.find((call) => typeof call === "string") ?? calls.filter((call) => typeof call !== "string");
 
 function parsedOrUndefined(json: string): unknown {
   try {

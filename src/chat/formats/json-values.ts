@@ -33,7 +33,7 @@ export function writtenValue(object: string, key: string): string | undefined {
 }
 
 /** The end of the object or list at the start of the text; the text's end if it is not closed. */
-function endOfValue(text: string): number {
+export function endOfValue(text: string): number {
   let depth = 0;
   let quoted = false;
   for (let index = 0; index < text.length; index++) {

@@ -1,20 +1,21 @@
 /**
- * The calls of Llama 3: the whole reply is `{"name": ..., "parameters": {...}}`, or several of them separated by
- * semicolons, optionally after `<|python_tag|>`.
+ * Llama 3: the whole reply is `{"name": ..., "parameters": {...}}`, or several of them separated by semicolons, optionally
+ * after `<|python_tag|>`.
  */
-import { callFromValue, malformed, type WrittenCalls } from "./format.ts";
+import { type CallFormat, callFromValue, malformed, type WrittenCalls } from "./format.ts";
 import { readJsonValues } from "./json-values.ts";
 
 const tag = "<|python_tag|>";
 
-export function llama3(text: string): WrittenCalls {
+export const llama3: CallFormat = { starts: ["{", tag], read };
+
+function read(text: string): WrittenCalls {
   const tagged = text.trimStart().startsWith(tag);
   const body = tagged ? text.slice(text.indexOf(tag) + tag.length) : text;
   if (!tagged && !body.trimStart().startsWith("{")) return { content: text, calls: [], problems: [] };
-  const read = readJsonValues(body, ";");
-  const calls = read.values.map(({ value, text: written }) => callFromValue(value, "parameters", written));
-  const wrong =
-    read.problem ?? (calls.length === 0 ? "nothing follows" : calls.find((call) => typeof call === "string"));
+  const { values, problem } = readJsonValues(body, ";");
+  const calls = values.map(({ value, text: written }) => callFromValue(value, ["parameters", "arguments"], written));
+  const wrong = problem ?? (calls.length === 0 ? "nothing follows" : calls.find((call) => typeof call === "string"));
   // All or nothing, since other JSON may be the answer itself.
   if (wrong === undefined) {
     return { content: "", calls: calls.filter((call) => typeof call !== "string"), problems: [] };

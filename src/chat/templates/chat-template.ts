@@ -3,13 +3,14 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Template } from "@huggingface/jinja";
 import { UserError } from "../../errors.ts";
+import type { ReplyFormat } from "../formats/format.ts";
 import type { ChatMessage } from "../messages.ts";
 import { readJson, type TokenizerConfig } from "../tokens/tokenizer.ts";
 import type { RenderOptions } from "../types.ts";
 import { boundLoops, renderBounded } from "./bounded-template.ts";
 import { withGenericTools } from "./generic-tools.ts";
 import { matchPython, pythonFunctions } from "./match-jinja.ts";
-import { type TemplateHabits, toTemplateMessage, toTemplateTool } from "./template-messages.ts";
+import { type TemplateHabits, toTemplateMessages, toTemplateTool } from "./template-messages.ts";
 
 /** A model's templates. `tools` replaces `plain` if tools are offered. */
 export interface TemplateSources {
@@ -48,9 +49,15 @@ export type RenderText = (messages: readonly ChatMessage[], options: RenderOptio
  * Renders as transformers does.
  *
  * @param owner the model's folder, for error messages
+ * @param callId the ids of calls that the template expects
  * @throws UserError if the template cannot be parsed; the returned function throws one if it refuses the messages
  */
-export function compileTemplate(sources: TemplateSources, config: TokenizerConfig, owner: string): CompiledTemplate {
+export function compileTemplate(
+  sources: TemplateSources,
+  config: TokenizerConfig,
+  owner: string,
+  callId?: ReplyFormat["callId"],
+): CompiledTemplate {
   const plain = parse(sources.plain, owner);
   const withTools = sources.tools === undefined ? plain : parse(sources.tools, owner);
   const named = {
@@ -62,18 +69,19 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
   // Undefined tokens are left out, as in transformers, since templates test for them.
   const specials = Object.fromEntries(Object.entries(named).filter(([, token]) => token != null));
 
-  const habits: TemplateHabits = { argumentsAsText: false, textAsParts: false };
+  const habits: TemplateHabits = { argumentsAsText: false, textAsParts: false, reasoningKey: "reasoning_content" };
   const render: RenderText = (messages, { addGenerationPrompt = true, tools = [], thinking, reasoningEffort }) => {
     try {
       const variables: Record<string, unknown> = {
         ...specials,
         ...pythonFunctions,
-        messages: messages.map((message) => toTemplateMessage(message, habits)),
+        messages: toTemplateMessages(messages, habits, callId),
         add_generation_prompt: addGenerationPrompt,
         tools: tools.length > 0 ? tools.map(toTemplateTool) : null,
         documents: null,
       };
-      if (thinking !== undefined) variables.enable_thinking = thinking;
+      // Templates of DeepSeek, Granite and Kimi have another name for the same switch.
+      if (thinking !== undefined) Object.assign(variables, { enable_thinking: thinking, thinking });
       if (reasoningEffort !== undefined) variables.reasoning_effort = reasoningEffort;
       return renderBounded(tools.length > 0 ? withTools : plain, variables, messages.length + tools.length);
     } catch (error) {
@@ -87,6 +95,7 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
   habits.textAsParts = !showsText(render);
   // A template that refuses a single question as text and as a part throws at its first use.
   if (habits.textAsParts) habits.textAsParts = showsText(render);
+  habits.reasoningKey = findReasoningKey(sources.plain, render, habits);
   const takesTools = showsTools(render);
   const takesSystem = takesTools || showsSystem(render);
   let argumentsKnown = false;
@@ -116,6 +125,34 @@ function showsText(render: RenderText): boolean {
   } catch {
     return false;
   }
+}
+
+/** The key under which the template looks for thinking, tried with and without calls, since some write it only next to calls. */
+function findReasoningKey(source: string, render: RenderText, habits: TemplateHabits): TemplateHabits["reasoningKey"] {
+  const reads = (key: string) => new RegExp(`\\.${key}\\b|(["'])${key}\\1`).test(source);
+  const keys = [
+    ...(["reasoning_content", "reasoning", "thinking"] as const).filter(reads),
+    ...(reads("thinking") ? (["part"] as const) : []),
+  ];
+  if (keys.every((key) => key === "reasoning_content")) return "reasoning_content";
+  const toolCalls = [{ id: "call00000", name: "f", arguments: {} }];
+  const replies: ChatMessage[] = [
+    { role: "assistant", content: "a", reasoning: mark },
+    { role: "assistant", content: "", reasoning: mark, toolCalls },
+  ];
+  for (const reasoningKey of keys) {
+    habits.reasoningKey = reasoningKey;
+    for (const reply of replies) {
+      try {
+        const text = render([...asked, reply], { addGenerationPrompt: false });
+        // A list that is printed as such was not understood.
+        if (text.includes(mark) && !/["']type["']/.test(text)) return reasoningKey;
+      } catch {
+        // The template may refuse replies with thinking or calls.
+      }
+    }
+  }
+  return "reasoning_content";
 }
 
 function showsTools(render: RenderText): boolean {

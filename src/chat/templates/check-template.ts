@@ -22,7 +22,7 @@ const next: ChatMessage = { role: "user", content: "two?" };
 
 export function checkTemplate(chat: Chat): TemplateCheck {
   const answer: ChatMessage = { role: "assistant", content: "answer" };
-  const thinks = chat.parse("<think>a</think>b").reasoning !== undefined;
+  const thinks = chat.format.thinking !== undefined;
   try {
     const found = bridge(chat, [asked, thinks ? { ...answer, reasoning: "thought" } : answer], new Set(), [next], {});
     return {
@@ -39,7 +39,9 @@ export function checkTemplate(chat: Chat): TemplateCheck {
 function rewrites(chat: Chat, answer: ChatMessage, options: RenderOptions): boolean {
   const begun = chat.renderText([asked], options).trimEnd();
   // The thinking that a generation prompt opens, or closes at once, may be dropped later.
-  const header = begun.replace(/<think>(\s*<\/think>)?$/, "").trimEnd();
+  const { open = "", close = "" } = chat.format.thinking ?? {};
+  const closed = begun.endsWith(close) ? begun.slice(0, begun.length - close.length).trimEnd() : begun;
+  const header = (closed.endsWith(open) ? closed.slice(0, closed.length - open.length) : begun).trimEnd();
   return !chat.renderText([asked, answer, next], options).startsWith(header);
 }
 

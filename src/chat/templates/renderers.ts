@@ -1,13 +1,10 @@
 /** Named ways of rendering conversations and parsing replies (`renderer_name`). */
 
+import { type ReplyFormat, thinkTags } from "../formats/format.ts";
+import { formats } from "../formats/formats.ts";
 import { hermes } from "../formats/hermes.ts";
-import { llama3 } from "../formats/llama3.ts";
-import { mistral } from "../formats/mistral.ts";
-import type { ReplySyntax } from "../parse-reply.ts";
-import type { TemplateSources } from "./chat-template.ts";
 
-export interface Renderer {
-  syntax: ReplySyntax;
+export interface Renderer extends ReplyFormat {
   /** Replaces the model's own template. */
   template?: string;
   /** Tokens that the template writes and that the model must have. */
@@ -62,26 +59,15 @@ const hermesTemplate = `{%- set own = messages[0].role == 'system' %}
 
 /** Without a `template`, a renderer uses the model's own and only selects how replies are parsed. */
 export const renderers = {
-  plain: { syntax: { thinks: false, calls: undefined }, template: plainTemplate, addSpecial: true },
+  plain: { template: plainTemplate, addSpecial: true },
   hermes: {
-    syntax: { thinks: true, calls: hermes },
+    thinking: thinkTags,
+    calls: hermes,
     template: hermesTemplate,
     needs: ["<|im_start|>", "<|im_end|>"],
   },
-  qwen: { syntax: { thinks: false, calls: hermes } },
-  qwen3: { syntax: { thinks: true, calls: hermes } },
-  llama3: { syntax: { thinks: false, calls: llama3 } },
-  mistral: { syntax: { thinks: false, calls: mistral } },
-  deepseek_r1: { syntax: { thinks: true, calls: undefined } },
-  gemma: { syntax: { thinks: false, calls: undefined } },
+  qwen: { calls: hermes },
+  deepseek_r1: { thinking: thinkTags },
+  gemma: {},
+  ...formats,
 } as const satisfies Record<string, Renderer>;
-
-/** How a model's replies are parsed, detected from its template. */
-export function syntaxOf({ plain, tools = plain }: TemplateSources): ReplySyntax {
-  const formats = [
-    ["<tool_call>", hermes],
-    ["[TOOL_CALLS]", mistral],
-    ["<|start_header_id|>", llama3],
-  ] as const;
-  return { thinks: plain.includes("</think>"), calls: formats.find(([mark]) => tools.includes(mark))?.[1] };
-}

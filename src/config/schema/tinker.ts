@@ -14,7 +14,34 @@ export const tinkerKeys = {
 };
 
 /** The renderers of `src/chat/templates/renderers.ts`, in its order. */
-export const rendererNames = ["plain", "hermes", "qwen", "qwen3", "llama3", "mistral", "deepseek_r1", "gemma"];
+export const rendererNames = [
+  ...[
+    "plain",
+    "hermes",
+    "qwen",
+    "deepseek_r1",
+    "gemma",
+    "gpt_oss",
+    "gemma4",
+    "minimax_m2",
+    "deepseek_v32",
+    "deepseek_v3",
+  ],
+  ...[
+    "kimi_k2",
+    "seed_oss",
+    "glm",
+    "qwen3_coder",
+    "nemotron",
+    "lfm2",
+    "olmo3",
+    "minimax_m1",
+    "phi4",
+    "granite",
+    "mistral",
+  ],
+  ...["llama4", "qwen3", "llama3"],
+];
 
 export const rolloutEngine = section({
   reasoning_effort: z

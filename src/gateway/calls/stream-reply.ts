@@ -1,7 +1,7 @@
 /** A reply while it is being sampled: the text of its content and thinking that can no longer change. */
 import type { CallOptions } from "../../chat/conversations/conversation.ts";
+import type { ThinkingMarks } from "../../chat/formats/format.ts";
 import type { ParsedReply } from "../../chat/messages.ts";
-import { thinkEnd, thinkStart } from "../../chat/parse-reply.ts";
 import type { Chat } from "../../chat/types.ts";
 
 interface ReplyDelta {
@@ -16,6 +16,8 @@ export interface ReplyStream {
   end(reply: ParsedReply): ReplyDelta;
 }
 
+const noMarks: ThinkingMarks = { open: "", close: "" };
+
 interface ReplyStreamOptions {
   /** The call's options. Without them the reply is plain text. */
   options?: CallOptions;
@@ -23,20 +25,20 @@ interface ReplyStreamOptions {
   stops?: readonly string[] | undefined;
 }
 
-/** The first characters of tool calls in every format. */
-const callStarts = ["<", "[", "{"];
-
 /**
  * Holds back white space, the beginning of a mark or stop string and, where tools are offered, everything from the first
- * sign of a call, until it is clear what they are. Each character is examined once.
+ * sign of a call, until it is clear what they are. Each character is examined once. Where an answer has a header of its own
+ * (harmony), other text than thinking and the answer is known only at the end.
  */
 export function replyStream(chat: Chat, { options, stops = [] }: ReplyStreamOptions): ReplyStream {
   const decoder = chat.incrementalDecoder(options ? {} : { skipSpecial: true });
   const thinking = options ? chat.thinkingOf(options) : "never";
-  const contentMarks = (options?.tools?.length ?? 0) > 0 ? [...stops, ...callStarts] : stops;
+  const { thinking: marks = noMarks, answer, calls, split } = options ? chat.format : {};
+  const offered = (options?.tools?.length ?? 0) > 0;
+  const contentMarks = [...stops, ...(offered ? (calls?.starts ?? []) : []), ...(split ? [marks.close] : [])];
   const sent: ReplyDelta = { content: "", reasoning: "" };
   /** After "paused", the text is known only from the whole reply. */
-  let part: "start" | "reasoning" | "content" | "paused" = thinking === "never" ? "content" : "start";
+  let part: "start" | "reasoning" | "header" | "content" | "paused" = thinking === "never" ? "content" : "start";
   let hasThought = false;
   /** Something other than special tokens was sent, or special tokens were dropped. */
   const hasText = { content: false, reasoning: false };
@@ -45,29 +47,37 @@ export function replyStream(chat: Chat, { options, stops = [] }: ReplyStreamOpti
 
   function readStart(): void {
     const text = held.trimStart();
-    if (text.startsWith(thinkStart)) {
-      held = text.slice(thinkStart.length);
+    if (text.startsWith(marks.open)) {
+      held = text.slice(marks.open.length);
       part = "reasoning";
-    } else if (!thinkStart.startsWith(text)) {
-      part = thinking === "begun" ? "reasoning" : "content";
+    } else if (!marks.open.startsWith(text)) {
+      part = thinking === "begun" ? "reasoning" : answer === undefined ? "content" : "header";
     }
   }
 
+  function readHeader(header: string): void {
+    const from = held.indexOf(header);
+    if (from >= 0 && /^(<\|start\|>assistant)?$/.test(held.slice(0, from).trim())) {
+      held = held.slice(from + header.length);
+      part = "content";
+    } else if (held.length > header.length + 100 || /<\|message\|>/.test(held)) part = "paused";
+  }
+
   function readReasoning(): string {
-    const end = held.indexOf(thinkEnd);
-    if (end < 0) return send("reasoning", [thinkEnd, ...stops]);
-    const rest = held.slice(end + thinkEnd.length);
+    const end = held.indexOf(marks.close);
+    if (end < 0) return send("reasoning", [marks.close, ...stops]);
+    const rest = held.slice(end + marks.close.length);
     held = held.slice(0, end);
     const text = send("reasoning", []);
     held = rest;
     hasThought = true;
-    part = "content";
+    part = answer === undefined ? "content" : "header";
     return text;
   }
 
   function readContent(): string {
     // If thinking ends without a start, everything before its end is thinking.
-    return send("content", hasThought || thinking === "never" ? contentMarks : [thinkEnd, ...contentMarks]);
+    return send("content", hasThought || thinking === "never" || split ? contentMarks : [marks.close, ...contentMarks]);
   }
 
   function send(key: keyof ReplyDelta, marks: readonly string[]): string {
@@ -95,6 +105,7 @@ export function replyStream(chat: Chat, { options, stops = [] }: ReplyStreamOpti
       if (piece.trim() === "") return delta;
       if (part === "start") readStart();
       if (part === "reasoning") delta.reasoning = readReasoning();
+      if (part === "header" && answer !== undefined) readHeader(answer);
       if (part === "content") delta.content = readContent();
       return delta;
     },

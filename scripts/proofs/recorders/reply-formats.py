@@ -1,0 +1,329 @@
+"""Replies in the formats of many models, as their own templates write them and as vLLM's parsers read them, for
+src/chat/formats/recorded.test.ts.
+
+Needs Python with transformers, an unpacked or installed vLLM 0.32 (its parsers run without a device) and a folder with
+templates: those of TRL 1.16.0's sdist (trl/chat_templates, as trl-NAME.jinja) and of llama-cpp-python 0.3.36's sdist
+(vendor/llama.cpp/models/templates).
+
+    python scripts/proofs/recorders/reply-formats.py models TEMPLATES FOLDER
+    npx tsx scripts/proofs/recorders/reply-formats.ts FOLDER
+    python scripts/proofs/recorders/reply-formats.py record FOLDER | gzip -9n > src/chat/formats/recorded.fixture.json.gz
+
+The first command writes a model folder for each template: a vocabulary of 400 tokens with the marks of the model. The second
+one plays a conversation with each and lists the renderings that it needs. The third one records these renderings as token
+ids of transformers, and what vLLM reads. No text of a template is recorded.
+"""
+
+import json
+import re
+import sys
+import types
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+BASE = Path(__file__).parents[3] / "src/chat/fixtures/chatml/tokenizer.json"
+
+IM = ["<|im_start|>", "<|im_end|>"]
+CALL = ["<tool_call>", "</tool_call>"]
+THINK = ["<think>", "</think>"]
+DEEPSEEK = [f"<｜{name}｜>" for name in (
+    "User", "Assistant", "begin▁of▁sentence", "end▁of▁sentence", "tool▁calls▁begin", "tool▁calls▁end", "tool▁call▁begin", "tool▁call▁end",
+    "tool▁sep", "tool▁outputs▁begin", "tool▁outputs▁end", "tool▁output▁begin", "tool▁output▁end")]
+GLM = ["[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|endoftext|>"]
+LLAMA = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>"]
+MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]",
+           "[CALL_ID]", "[ARGS]", "[TOOL_CONTENT]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[THINK]", "[/THINK]"]
+KIMI = ["<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>", "[BOS]", "[EOS]"]
+KIMI_CALL = ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"]
+GLM_CALL = [*CALL, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<tool_response>", "</tool_response>"]
+
+
+def model(name, template, parsers, eos, special=(), plain=(), bos=None):
+    """`parsers`: vLLM's names of its tool and reasoning parsers."""
+    tool, reasoning = parsers
+    return {"name": name, "template": template, "tool": tool, "reasoning": reasoning, "eos": eos, "bos": bos,
+            "special": list(special), "plain": list(plain)}
+
+
+MODELS = [
+    model("Qwen2.5", "trl-qwen2_5", ("hermes", None), "<|im_end|>", IM, CALL),
+    model("Qwen3", "trl-qwen3", ("hermes", "qwen3"), "<|im_end|>", IM, CALL + THINK),
+    model("Qwen3-Instruct-2507", "trl-qwen3_instruct_2507", ("hermes", None), "<|im_end|>", IM, CALL + THINK),
+    model("Qwen3-Coder", "Qwen3-Coder", ("qwen3_coder", None), "<|im_end|>", IM, CALL + THINK),
+    model("Qwen3.5", "trl-qwen3_5_think", ("qwen3_coder", "qwen3"), "<|im_end|>", IM, CALL + THINK),
+    model("Qwen3.6", "trl-qwen3_6", ("qwen3_coder", "qwen3"), "<|im_end|>", IM, CALL + THINK),
+    model("Qwen3.8", "trl-qwen3_8", ("qwen3_coder", "qwen3"), "<|im_end|>", IM, CALL + THINK),
+    model("Hermes 3", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use", ("hermes", None), "<|im_end|>", [*IM, "<|begin_of_text|>"], CALL, "<|begin_of_text|>"),
+    model("SmolLM3", "HuggingFaceTB-SmolLM3-3B", ("hermes", "qwen3"), "<|im_end|>", IM, CALL + THINK),
+    model("Granite 4.0", "ibm-granite-granite-4.0", ("hermes", None), "<|end_of_text|>", ["<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"], CALL),
+    model("Granite 3.3", "ibm-granite-granite-3.3-2B-Instruct", ("granite", None), "<|end_of_text|>",
+          ["<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>", "<|tool_call|>"]),
+    model("gpt-oss", "trl-gptoss", ("harmony", "harmony"), "<|return|>",
+          ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"]),
+    model("DeepSeek V3", "trl-deepseekv3", ("deepseek_v3", None), "<｜end▁of▁sentence｜>", DEEPSEEK, THINK, "<｜begin▁of▁sentence｜>"),
+    model("DeepSeek R1", "llama-cpp-deepseek-r1", ("deepseek_v3", "deepseek_r1"), "<｜end▁of▁sentence｜>", DEEPSEEK, THINK, "<｜begin▁of▁sentence｜>"),
+    model("DeepSeek V3.1", "deepseek-ai-DeepSeek-V3.1", ("deepseek_v31", "deepseek_v3"), "<｜end▁of▁sentence｜>", DEEPSEEK, THINK, "<｜begin▁of▁sentence｜>"),
+    model("DeepSeek V3.2", "deepseek-ai-DeepSeek-V3.2", ("deepseek_v32", "deepseek_v3"), "<｜end▁of▁sentence｜>", DEEPSEEK, [*THINK, "｜DSML｜"], "<｜begin▁of▁sentence｜>"),
+    model("GLM-4.5", "trl-glm4moe", ("glm45", "glm45"), "<|endoftext|>", GLM, GLM_CALL + THINK),
+    model("GLM-4.6", "GLM-4.6", ("glm45", "glm45"), "<|endoftext|>", GLM, GLM_CALL + THINK),
+    model("GLM-4.7", "GLM-4.7-Flash", ("glm47", "glm45"), "<|endoftext|>", GLM, GLM_CALL + THINK),
+    model("Kimi K2", "moonshotai-Kimi-K2", ("kimi_k2", None), "<|im_end|>", KIMI, KIMI_CALL),
+    model("Kimi K2 Thinking", "Kimi-K2-Thinking", ("kimi_k2", "kimi_k2"), "<|im_end|>", KIMI, KIMI_CALL + THINK),
+    model("Llama 3.1", "meta-llama-Llama-3.1-8B-Instruct", ("llama3_json", None), "<|eot_id|>", LLAMA, (), "<|begin_of_text|>"),
+    model("Llama 3.2", "trl-llama3_2", ("llama3_json", None), "<|eot_id|>", LLAMA, (), "<|begin_of_text|>"),
+    model("Llama 4", None, ("llama4_pythonic", None), "<|eot|>", ["<|header_start|>", "<|header_end|>", "<|eot|>", "<|python_start|>", "<|python_end|>"]),
+    model("Mistral Nemo", "mistralai-Mistral-Nemo-Instruct-2407", ("mistral", None), "</s>", MISTRAL, (), "<s>"),
+    model("Mistral Small 3.2", "Mistral-Small-3.2-24B-Instruct-2506", ("mistral", None), "</s>", MISTRAL, (), "<s>"),
+    model("Ministral 3 Reasoning", "mistralai-Ministral-3-14B-Reasoning-2512", ("mistral", None), "</s>", MISTRAL, (), "<s>"),
+    model("Gemma 3", "trl-gemma3", (None, None), "<end_of_turn>", ["<bos>", "<start_of_turn>", "<end_of_turn>"], (), "<bos>"),
+    model("Gemma 4", "google-gemma-4-31B-it", ("gemma4", "gemma4"), "<turn|>",
+          ["<bos>", "<|turn>", "<turn|>", "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|channel>", "<channel|>", "<|think|>", '<|"|>'],
+          (), "<bos>"),
+    model("Phi-4-mini", None, (None, None), "<|end|>", ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|tool_call|>", "<|/tool_call|>"]),
+    model("Nemotron Nano 2", "NVIDIA-Nemotron-Nano-v2", (None, "deepseek_r1"), "<SPECIAL_12>", ["<s>", "<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>"], THINK, "<s>"),
+    model("Nemotron 3 Nano", "trl-nemotron_3_nano", ("qwen3_coder", "nemotron_v3"), "<|im_end|>", IM, CALL + THINK),
+    model("LFM2", "trl-lfm2_v2", ("lfm2", None), "<|im_end|>", [*IM, "<|startoftext|>", "<|tool_call_start|>", "<|tool_call_end|>", "<|tool_response_start|>", "<|tool_response_end|>"], (), "<|startoftext|>"),
+    model("LFM2.5", "LFM2.5-8B-A1B", ("lfm2", "qwen3"), "<|im_end|>", [*IM, "<|startoftext|>", "<|tool_call_start|>", "<|tool_call_end|>"], THINK, "<|startoftext|>"),
+    model("OLMo 3", None, ("olmo3", "olmo3"), "<|im_end|>", IM),
+    model("MiniMax M1", "MiniMax-M1", (None, None), "<end_of_sentence>", ["<beginning_of_sentence>", "<end_of_sentence>"]),
+    model("MiniMax M2", "MiniMax-M2", ("minimax_m2", "minimax_m2"), "[e~[", ["]~!b[", "]~b]", "[e~["], [*THINK, "<minimax:tool_call>", "</minimax:tool_call>"]),
+    model("Seed-OSS", "ByteDance-Seed-OSS", ("seed_oss", "seed_oss"), "<seed:eos>", ["<seed:bos>", "<seed:eos>"],
+          ["<seed:think>", "</seed:think>", "<seed:tool_call>", "</seed:tool_call>"], "<seed:bos>"),
+]
+
+TOOLS = [
+    {"name": "find", "description": "finds places", "parameters": {"type": "object", "properties": {
+        "query": {"type": "string"}, "limit": {"type": "integer"}, "near": {"type": "object"}, "kinds": {"type": "array"}, "open": {"type": "boolean"}}}},
+    {"name": "now", "description": "the time"},
+]
+QUESTION = [{"role": "user", "content": "Where?"}]
+
+
+def call(name, **given):
+    return {"name": name, "arguments": given}
+
+
+REPLIES = [
+    {"content": "In Zürich."},
+    {"content": "Two lines:\n\n- 東京\n- 🎉 \\n \"quoted\""},
+    {"content": "In Bern.", "reasoning": "They ask for a place.\nBern is one."},
+    {"content": "", "calls": [call("find", query="Bern")]},
+    {"content": "Let me see.", "calls": [call("find", query="Bern", limit=3)]},
+    {"content": "", "calls": [call("find", query="Bern"), call("find", query="Basel", open=True)]},
+    {"content": "", "calls": [call("now")]},
+    {"content": "", "calls": [call("find", query="東京 Zürich 🎉")]},
+    {"content": "", "calls": [call("find", query="a", near={"at": [1, 2.5, {"deep": [True, False]}], "name": "x\"y"})]},
+    {"content": "", "calls": [call("find", query="42", limit=-7)]},
+    {"content": "", "calls": [call("find", query="first\nsecond \\ \"third\"")]},
+    {"content": "", "calls": [call("find", query="<b>bold</b> & {braces} [1]", kinds=["bar", "café"])]},
+    {"content": "", "reasoning": "I need the tool.", "calls": [call("find", query="Bern")]},
+    {"content": "So:", "reasoning": "Both.\n\nFirst Bern.", "calls": [call("find", query="Bern"), call("now")]},
+]
+
+
+def write_models(templates: Path, folder: Path) -> None:
+    for entry in MODELS:
+        target = folder / entry["name"]
+        target.mkdir(parents=True, exist_ok=True)
+        content = json.loads(BASE.read_text())
+        vocabulary = content["model"]["vocab"]
+        known = {token["content"] for token in content["added_tokens"]}
+        free = max(vocabulary.values(), default=0) + 1
+        for text, special in [(t, True) for t in entry["special"]] + [(t, False) for t in entry["plain"]]:
+            if text in known:
+                continue
+            content["added_tokens"].append({"id": free, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
+                                            "normalized": False, "special": special})
+            free += 1
+        (target / "tokenizer.json").write_text(json.dumps(content))
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": entry["eos"], "bos_token": entry["bos"]}
+        (target / "tokenizer_config.json").write_text(json.dumps(settings))
+        if entry["template"]:
+            (target / "chat_template.jinja").write_text((templates / f"{entry['template']}.jinja").read_text())
+    (folder / "replies.json").write_text(json.dumps({"tools": TOOLS, "replies": REPLIES, "models": [m["name"] for m in MODELS if m["template"]]}))
+
+
+# What models without a template in these packages write.
+def python_value(value):
+    return repr(value)
+
+
+def python_call(each):
+    return f"{each['name']}({', '.join(f'{key}={value!r}' for key, value in each['arguments'].items())})"
+
+
+def json_call(each):
+    return json.dumps(each, ensure_ascii=False)
+
+
+WRITTEN = {
+    "Llama 4": lambda calls: "<|python_start|>[" + ", ".join(map(python_call, calls)) + "]<|python_end|>",
+    "OLMo 3": lambda calls: "<function_calls>\n" + "\n".join(map(python_call, calls)) + "\n</function_calls>",
+    "Phi-4-mini": lambda calls: "<|tool_call|>[" + ", ".join(map(json_call, calls)) + "]<|/tool_call|>",
+    "Granite 3.3": lambda calls: "<|tool_call|>[" + ", ".join(map(json_call, calls)) + "]",
+    "SmolLM3": lambda calls: "\n".join(f"<tool_call>\n{json_call(each)}\n</tool_call>" for each in calls),
+    "Gemma 3": lambda calls: "\n".join(f"<tool_call>\n{json_call(each)}\n</tool_call>" for each in calls),
+}
+
+
+def for_template(message: dict) -> dict:
+    given = {"role": message["role"], "content": message["content"]}
+    for source, key in (("reasoning", "reasoning_content"), ("toolCallId", "tool_call_id"), ("name", "name")):
+        if source in message:
+            given[key] = message[source]
+    if "toolCalls" in message:
+        given["tool_calls"] = [
+            {"id": each["id"], "type": "function", "function": {key: each[key] for key in ("name", "arguments")}} for each in message["toolCalls"]
+        ]
+    return given
+
+
+def as_message(reply: dict) -> dict:
+    found = {"role": "assistant", "content": reply["content"]}
+    if "reasoning" in reply:
+        found["reasoning"] = reply["reasoning"]
+    if "calls" in reply:
+        found["toolCalls"] = [{"id": f"call0000{at}", **each} for at, each in enumerate(reply["calls"])]
+    return found
+
+
+def variants(reply_text: str):
+    """Replies that models write by mistake, made of a correct one with calls."""
+    size = len(reply_text)
+    yield "cut early", reply_text[: size * 6 // 10]
+    yield "cut late", reply_text[: size * 9 // 10]
+    yield "text before", f"One moment.\n{reply_text}"
+    yield "text after", f"{reply_text}\nThat is all."
+    if '"' in reply_text:
+        at = reply_text.rindex('"')
+        yield "a quotation mark is missing", reply_text[:at] + reply_text[at + 1:]
+    yield "twice", reply_text + reply_text
+    yield "another name", reply_text.replace("find", "nowhere")
+    yield "spaces", f"\n  {reply_text}\n \n"
+
+
+class Reader:
+    """vLLM's parsers of a model."""
+
+    def __init__(self, entry, tokenizer, tools):
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        self.tokenizer, self.entry = tokenizer, entry
+        self.request = ChatCompletionRequest(model="m", messages=QUESTION, tools=[{"type": "function", "function": tool} for tool in tools])
+
+    def read(self, text: str, prompt: str):
+        from vllm.reasoning import ReasoningParserManager
+        from vllm.tool_parsers import ToolParserManager
+        if self.entry["tool"] == "harmony":
+            return self.read_harmony(text)
+        found = {"reasoning": None, "content": text, "calls": []}
+        if self.entry["reasoning"]:
+            parser = ReasoningParserManager.get_reasoning_parser(self.entry["reasoning"])(self.tokenizer)
+            parser.adjust_initial_state_from_prompt(self.tokenizer.encode(prompt, add_special_tokens=False))
+            found["reasoning"], found["content"] = parser.extract_reasoning(text, self.request)
+        if self.entry["tool"] and found["content"]:
+            parser = ToolParserManager.get_tool_parser(self.entry["tool"])(self.tokenizer, self.request.tools)
+            read = parser.extract_tool_calls(found["content"], self.request)
+            found["content"] = read.content
+            found["calls"] = [{"name": each.function.name, "arguments": json.loads(each.function.arguments)} for each in read.tool_calls]
+        return found
+
+    def read_harmony(self, text):
+        import openai_harmony as harmony
+        from gpt_oss_messages import messages_of
+        return messages_of(harmony, text)
+
+
+def prefix(left, right):
+    at = 0
+    while at < min(len(left), len(right)) and left[at] == right[at]:
+        at += 1
+    return at
+
+
+def record(folder: Path) -> None:
+    out = {"vllm": "0.32.0", "tools": TOOLS, "models": []}
+    for entry in MODELS:
+        target = folder / entry["name"]
+        tokenizer = AutoTokenizer.from_pretrained(target)
+        reader = Reader(entry, tokenizer, TOOLS)
+        has_template = entry["template"] is not None
+        tools = [{"type": "function", "function": {"parameters": {"type": "object", "properties": {}}} | tool} for tool in TOOLS]
+
+        def render(messages, add_generation_prompt, offered=tools, **rest):
+            given = [for_template(message) for message in messages]
+            # The key of the thinking differs; only one of them is read.
+            for message in given:
+                if "reasoning_content" in message:
+                    message["reasoning"] = message["thinking"] = message["reasoning_content"]
+            return tokenizer.apply_chat_template(given, tokenize=False, tools=offered, add_generation_prompt=add_generation_prompt, **rest)
+
+        def encode(text):
+            return tokenizer.encode(text, add_special_tokens=False)
+
+        prompt = render(QUESTION, True) if has_template else ""
+        cases, skipped = [], []
+        for reply in REPLIES:
+            message = as_message(reply)
+            text, source = None, "template"
+            try:
+                if has_template and not (entry["name"] in WRITTEN and "calls" in reply):
+                    whole = render(QUESTION + [message], False)
+                    base = prompt if whole.startswith(prompt) else render(QUESTION, False)
+                    text = whole[len(base):] if whole.startswith(base) else None
+                    if text is not None and "reasoning" in reply and reply["reasoning"] not in text:
+                        text = None
+            except Exception as error:  # noqa: BLE001 - a template refuses some replies
+                skipped.append(str(error).split("\n")[0][:60])
+            if entry["name"] in WRITTEN and "reasoning" not in reply:
+                source = "written"
+                text = reply["content"] + (WRITTEN[entry["name"]](reply["calls"]) if "calls" in reply else "")
+            if text is None:
+                continue
+            stop = text.rfind(entry["eos"])
+            end = text[stop:] if stop >= 0 else ""
+            body = text[:stop] if stop >= 0 else text
+            cases.append({"kind": source, "text": body, "end": end.strip(), "message": reply})
+        for case in [case for case in cases if "calls" in case["message"]][:3:2]:
+            cases += [{"kind": kind, "text": text, "end": ""} for kind, text in variants(case["text"])]
+        for case in cases:
+            try:
+                case["vllm"] = reader.read(case["text"], prompt)
+            except Exception as error:  # noqa: BLE001 - what a parser raises is recorded
+                case["vllm"] = {"error": type(error).__name__}
+            case["tokens"] = encode(case.pop("text"))
+        log, last = [], []
+        log_file = target / "renderings.json"
+        differing = []
+        for wanted in json.loads(log_file.read_text()) if log_file.exists() else []:
+            options = wanted["options"]
+            keywords = {"enable_thinking": options["thinking"], "thinking": options["thinking"]} if options.get("thinking") is not None else {}
+            if options.get("reasoningEffort"):
+                keywords["reasoning_effort"] = options["reasoningEffort"]
+            try:
+                text = tokenizer.apply_chat_template(wanted["messages"], tokenize=False, tools=wanted["tools"] or None,
+                                                     add_generation_prompt=options.get("addGenerationPrompt", True), **wanted["variables"])
+            except Exception as error:  # noqa: BLE001
+                text = None
+            if text != wanted["text"]:
+                differing.append(wanted["key"])
+            ids = encode(wanted["text"]) if wanted["text"] is not None else None
+            same = prefix(last, ids) if ids is not None else 0
+            log.append({"key": wanted["key"], "same": same, "ids": None if ids is None else ids[same:]})
+            last = ids if ids is not None else last
+        facts = json.loads((target / "facts.json").read_text()) if (target / "facts.json").exists() else None
+        print(f"{entry['name']}: {len(cases)} replies, {len(log)} renderings, {len(differing)} differ from transformers, skipped {skipped}", file=sys.stderr)
+        source = (target / "chat_template.jinja").read_text() if has_template else ""
+        out["models"].append({
+            "name": entry["name"], "special": entry["special"], "plain": entry["plain"], "eos": entry["eos"], "bos": entry["bos"],
+            "prompt": encode(prompt), "cases": cases, "differing": differing, "renderings": log, "facts": facts,
+            "template": None if not has_template else entry["template"],
+        })
+    print(json.dumps(out, ensure_ascii=True, separators=(",", ":")))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "models":
+        write_models(Path(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        record(Path(sys.argv[2]))
