@@ -37,6 +37,7 @@ export {
 export type { ImageSource, StoredImage } from "./images/types.ts";
 export { randomInteger, uniforms } from "./random.ts";
 export * from "./rewards/index.ts";
+export { dpo } from "./supervised/dpo.ts";
 export type { SourceOptions } from "./supervised/experiment.ts";
 export { sft } from "./supervised/sft.ts";
 export { defineExperiment, type Experiment } from "./trainer/experiment.ts";

@@ -28,10 +28,10 @@ export function readRow(row: unknown, at: string): Example {
   if (Array.isArray(row)) return chat(readMessages(row, at), []);
   if (!isObject(row)) throw new UserError(`${at}: the row is not an object with columns`);
   const has = (name: string) => row[name] !== undefined && row[name] !== null;
-  if (has("messages")) return chat(readMessages(row.messages, `${at}: messages`, imagesOf(row)), toolsOf(row, at));
-  if (has("conversations")) return chat(readShareGpt(row, at), toolsOf(row, at));
+  if (has("messages")) return chat(readMessages(row.messages, `${at}: messages`, imagesOf(row)), readTools(row, at));
+  if (has("conversations")) return chat(readShareGpt(row, at), readTools(row, at));
   if (has("prompt") && has("completion")) return readPrompted(row, at);
-  if (has("instruction")) return chat(readAlpaca(row, at), toolsOf(row, at));
+  if (has("instruction")) return chat(readAlpaca(row, at), readTools(row, at));
   if (has("text")) return { kind: "text", prompt: "", text: textOf(row.text, `${at}: text`) };
   if (has("input_ids")) return readTokens(row, at);
   throw new UserError(
@@ -53,7 +53,7 @@ function readPrompted(row: Row, at: string): Example {
     message.role === "assistant" ? { ...message, weight: 0 } : message,
   );
   const reply = readMessages(asMessages(completion, "assistant"), `${at}: completion`);
-  return chat([...context, ...reply], toolsOf(row, at));
+  return chat([...context, ...reply], readTools(row, at));
 }
 
 export const asMessages = (value: unknown, role: string): unknown =>
@@ -226,7 +226,7 @@ function readToolCall(given: unknown, at: string, index: number): ToolCall {
 }
 
 /** A list, or its JSON, as some tables store it. */
-function toolsOf(row: Row, at: string): ToolDefinition[] {
+export function readTools(row: Row, at: string): ToolDefinition[] {
   if (row.tools == null || row.tools === "") return [];
   const list = listOf(typeof row.tools === "string" ? parseJson(row.tools, `${at}: tools`) : row.tools, `${at}: tools`);
   return list.map((tool, index) => {
