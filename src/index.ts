@@ -38,8 +38,12 @@ export {
 export type { ImageSource, StoredImage } from "./images/types.ts";
 export { randomInteger, uniforms } from "./random.ts";
 export * from "./rewards/index.ts";
+export { dpo } from "./supervised/dpo.ts";
+export type { SourceOptions } from "./supervised/experiment.ts";
+export { sft } from "./supervised/sft.ts";
 export { defineExperiment, type Experiment } from "./trainer/experiment.ts";
 export { type FineTuneOptions, fineTune } from "./trainer/fine-tune.ts";
 export type { TrainOptions } from "./trainer/launch.ts";
+export { type Stage, trainStages } from "./trainer/stages.ts";
 export { type RunSummary, train } from "./trainer/train.ts";
 export type { ChatMessage, Episode, SequenceStart, Step, Trajectory } from "./trajectories/types.ts";

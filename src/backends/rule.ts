@@ -3,6 +3,7 @@ import type { AdvantageOptions } from "../algorithms/advantages/estimate-advanta
 import type { CustomLoss } from "../algorithms/policy-loss/custom-loss.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import type { Backend } from "../config/schema/about.ts";
+import type { Config } from "../config/schema.ts";
 import type { Capabilities } from "./engine.ts";
 
 /**
@@ -48,6 +49,8 @@ export interface Situation extends Pick<ComposedConfig, "config" | "origins"> {
 export interface ScriptFacts {
   estimators: NonNullable<AdvantageOptions["custom"]>;
   losses: Readonly<Record<string, CustomLoss>>;
+  /** What it learns from; absent: rollouts. */
+  source?: Config["training"]["source"];
   /** Tasks of the training dataset. */
   tasks: number;
   /** The name of the validation dataset, if there is one. */

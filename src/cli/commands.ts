@@ -7,6 +7,8 @@ type Load = () => Promise<{ register: (command: Command) => void }>;
 const commands: readonly (readonly [name: string, description: string, Load])[] = [
   ["train", "Train a model on the experiment of a TypeScript file.", () => import("./commands/train.ts")],
   ["score", "Try an experiment's tasks and reward with a hosted model.", () => import("./commands/score.ts")],
+  ["sft", "Fine-tune a model on the rows of a file.", () => import("./commands/sft.ts")],
+  ["dpo", "Train a model on the preference pairs of a file.", () => import("./commands/dpo.ts")],
   ["eval", "Measure models and checkpoints, and compare them.", () => import("./commands/eval.ts")],
   ["lightrft", "Train with LightRFT's flags.", () => import("./commands/lightrft.ts")],
   ["view", "Browse a run: rewards, episodes, tokens colored by advantage.", () => import("./commands/view.ts")],

@@ -23,6 +23,7 @@ export interface MultirunOptions {
   files: readonly string[];
   resume: string | undefined;
   checkpoint: string | undefined;
+  from: string | undefined;
   dryRun: boolean;
   /** Only print each configuration, with the values of references if `resolved` is set. */
   cfg: "job" | undefined;
@@ -114,11 +115,12 @@ function sweepFolder(given: string | undefined): string {
 
 /** Starts a process for one run, so that a failed run leaves nothing behind in the next. */
 async function start(script: string, overrides: readonly string[], options: MultirunOptions): Promise<number> {
-  const { search, files, checkpoint, cfg, resolved, dryRun } = options;
+  const { search, files, checkpoint, from, cfg, resolved, dryRun } = options;
   const flag = (name: string, value: string | undefined) => (value === undefined ? [] : [`--${name}=${value}`]);
   const flags = [
     ...files.flatMap((file) => flag("config", file)),
     ...flag("checkpoint", checkpoint),
+    ...flag("from", from),
     ...flag("config-path", search.configPath),
     ...flag("config-name", search.configName),
     ...(search.configDirs ?? []).flatMap((folder) => flag("config-dir", folder)),

@@ -24,6 +24,15 @@ export async function runScript(script: string, launch: Launch): Promise<void> {
   process.exitCode = (await train(loaded.default, pending)).exitCode;
 }
 
+/** The experiment that a script exports. @throws UserError if it exports none, or trains by itself */
+export async function loadExperiment(script: string): Promise<Experiment<unknown>> {
+  const { default: experiment }: { default?: unknown } = await importModule(checkScript(script));
+  if (isExperiment(experiment)) return experiment;
+  throw new UserError(`${script} has no experiment as its default export`, {
+    hint: "write: export default defineExperiment({ train, validation, workflow })",
+  });
+}
+
 /** @returns its absolute path */
 function checkScript(script: string): string {
   const path = resolve(script);

@@ -14,6 +14,7 @@ import { reward } from "./schema/reward.ts";
 import { rollout, samplingBlock } from "./schema/rollout.ts";
 import { remoteRuntime } from "./schema/runtime.ts";
 import { gateway, sdk } from "./schema/sdk.ts";
+import { dpo, sft } from "./schema/supervised.ts";
 import { rolloutEngine, tinkerKeys } from "./schema/tinker.ts";
 import { asyncTraining, episodeLogging, trainer } from "./schema/trainer.ts";
 import { training, validation } from "./schema/training.ts";
@@ -54,6 +55,8 @@ export const configSchema = z.strictObject({
   ...tinkerKeys,
   model,
   training,
+  sft,
+  dpo,
   validation,
   sampling: samplingBlock,
   rollout_engine: rolloutEngine,

@@ -8,8 +8,10 @@ import type { Dataset } from "./types.ts";
 interface SamplerOptions {
   /** Tasks in the dataset. */
   size: number;
-  /** Tasks per step, at most `size`. The remainder at the end of an epoch is dropped. */
+  /** Tasks per step, at most `size` unless `partial` is set. */
   batchSize: number;
+  /** The last step of an epoch has the remainder. Otherwise the remainder is dropped. */
+  partial?: boolean;
   seed: number;
   /** Whether to use a new order each epoch instead of the dataset's own. */
   shuffle: boolean;
@@ -27,19 +29,20 @@ function epochOrder(size: number, seed: number, epoch: number): readonly number[
 /**
  * The tasks of a step. Each task is used at most once per epoch.
  * @param step counts from 0
- * @returns `epoch` counts from 0; `indices` are `batchSize` different numbers below `size`
+ * @returns `epoch` counts from 0; `indices` are different numbers below `size`
  * @throws UserError when a batch is larger than the dataset
  */
 export function taskIndices(options: SamplerOptions, step: number): { epoch: number; indices: number[] } {
-  const { size, batchSize, seed, shuffle } = options;
-  const perEpoch = stepsPerEpoch(size, batchSize);
+  const { size, batchSize, seed, shuffle, partial = false } = options;
+  const perEpoch = partial ? Math.ceil(size / batchSize) : stepsPerEpoch(size, batchSize);
   const epoch = Math.floor(step / perEpoch);
   const first = (step % perEpoch) * batchSize;
-  if (!shuffle) return { epoch, indices: Array.from({ length: batchSize }, (_, index) => first + index) };
+  const count = Math.min(batchSize, size - first);
+  if (!shuffle) return { epoch, indices: Array.from({ length: count }, (_, index) => first + index) };
   return { epoch, indices: epochOrder(size, seed, epoch).slice(first, first + batchSize) };
 }
 
-type TaskOptions = Omit<SamplerOptions, "size">;
+export type TaskOptions = Omit<SamplerOptions, "size">;
 
 export interface TaskDraw {
   /** Counts from 1. */

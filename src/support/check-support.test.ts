@@ -276,7 +276,11 @@ test("on_unsupported=warn does not ignore contradictions, and all keys of a feat
 const plainScript = { losses: {}, estimators: {}, tasks: 100, validation: "toy" };
 
 test.each([
-  [["training.best_metric=val/toy/reward"], false, "has no effect: it requires a validation dataset in the script"],
+  [
+    ["training.best_metric=val/toy/reward"],
+    false,
+    "has no effect: it requires a validation dataset in the script, or data.val_files",
+  ],
   [["rllm.rollout.n_val=4"], false, "has no effect: it requires a validation dataset in the script"],
   [["training.best_metric=val/toy/reward"], true, undefined],
   [["training.best_metric=val/toy/reward"], undefined, undefined],

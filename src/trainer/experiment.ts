@@ -6,6 +6,7 @@ import type { CustomLoss } from "../algorithms/policy-loss/custom-loss.ts";
 import type { ScriptFacts } from "../backends/rule.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import type { Dataset } from "../data/types.ts";
+import type { SourceKind } from "./source.ts";
 
 export interface Experiment<Row> extends NamedParts<Row> {
   /** Tasks to learn from. */
@@ -14,6 +15,8 @@ export interface Experiment<Row> extends NamedParts<Row> {
   validation?: Dataset<Row>;
   /** One attempt at one task. Default: what `rllm.agent`, `rllm.env` and `rllm.workflow` name. */
   workflow?: Workflow<Row>;
+  /** What the run learns from instead of rollouts; `sft` and `dpo` make such experiments. */
+  source?: SourceKind;
   /** Your own advantage estimators, by the names that `rllm.algorithm.adv_estimator` can then have. */
   estimators?: Readonly<Record<string, AdvantageEstimator>>;
   /** Your own policy losses, by the names that `rllm.algorithm.loss_fn` and `loss_fn_map` can then have. */
@@ -28,10 +31,16 @@ export interface Experiment<Row> extends NamedParts<Row> {
 
 /** What rules about settings read of an experiment. */
 export function scriptFacts(
-  experiment: Pick<Experiment<unknown>, "estimators" | "losses" | "train" | "validation">,
+  experiment: Pick<Experiment<unknown>, "estimators" | "losses" | "source" | "train" | "validation">,
 ): ScriptFacts {
-  const { estimators = {}, losses = {}, train, validation } = experiment;
-  return { estimators, losses, tasks: train.size, validation: validation?.name };
+  const { estimators = {}, losses = {}, source, train, validation } = experiment;
+  return {
+    estimators,
+    losses,
+    source: source?.name ?? "rollouts",
+    tasks: train.size,
+    validation: validation?.name,
+  };
 }
 
 /**

@@ -32,6 +32,8 @@ export interface Launch {
   resume?: string;
   /** Weights to start from: a checkpoint folder. Weights only; optimizer and step count start fresh. */
   checkpoint?: string;
+  /** A run or checkpoint to start from, with its model and its weights: sets `training.start_from` and `model`. */
+  from?: string;
   /** Only measure, without training steps and checkpoints. A request also keeps the results and compares models. */
   evaluate?: boolean | EvaluationRequest;
   /** Called with the run folder once the run begins. */

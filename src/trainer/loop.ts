@@ -16,6 +16,7 @@ import {
   selectGroups,
 } from "./rollouts/group-episodes.ts";
 import type { Run } from "./run.ts";
+import type { Source } from "./source.ts";
 import { assignCredit, type Credit } from "./update/assign-credit.ts";
 import { type Update, updatePolicy } from "./update/update-policy.ts";
 
@@ -27,26 +28,22 @@ export async function runLoop(run: Run): Promise<void> {
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
 
-    let draws = nothingGathered;
-    do {
-      const draw = takeTasks(run.tasks, recipe.tasks, progress.draws + draws.draws + 1);
-      draws = gather(draws, groupEpisodes(await attemptDraw(run, draw, step), recipe.grouping));
-    } while (needsAnotherDraw(draws, recipe.gathering, (text) => warn(run, step, text)));
-    const gathered = selectGroups(draws, recipe.gathering);
-    await models.sampler.sleep?.();
-    clock.lap("rollout");
+    const source = run.source ?? rollouts(run);
+    const lesson = await source.next(step);
+    clock.lap(source.phase);
 
-    const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
-    const { batch, sources, metrics } = toBatch(credit.groups, credit.advantages, recipe.sequences);
-    const update = await updatePolicy(models, batch, recipe.update, {
+    const { gathered, credit, batch, sources, metrics } = lesson;
+    const update = await source.update(lesson, {
       step,
       klWeight: progress.klWeight,
       onProgress: (done, total) => run.emit({ type: "update-progress", step, done, total }),
     });
     clock.lap("update");
     await models.sampler.wake?.();
-    await models.sampler.load(await models.learner.publish());
-    run.emit({ type: "weights", step, version: models.sampler.version });
+    if (source.samples || plan.validateAfter(step)) {
+      await models.sampler.load(await models.learner.publish());
+      run.emit({ type: "weights", step, version: models.sampler.version });
+    }
     clock.lap("publish");
 
     progress.draws += gathered.draws;
@@ -62,6 +59,25 @@ export async function runLoop(run: Run): Promise<void> {
     if (stop) return;
   }
 }
+
+/** Rollouts are sampled with the published weights, compared, and learned from by their advantages. */
+const rollouts = (run: Run): Source => ({
+  phase: "rollout",
+  samples: true,
+  async next(step) {
+    const { recipe, models, progress } = run;
+    let draws = nothingGathered;
+    do {
+      const draw = takeTasks(run.tasks, recipe.tasks, progress.draws + draws.draws + 1);
+      draws = gather(draws, groupEpisodes(await attemptDraw(run, draw, step), recipe.grouping));
+    } while (needsAnotherDraw(draws, recipe.gathering, (text) => warn(run, step, text)));
+    const gathered = selectGroups(draws, recipe.gathering);
+    await models.sampler.sleep?.();
+    const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
+    return { gathered, credit, ...toBatch(credit.groups, credit.advantages, recipe.sequences) };
+  },
+  update: ({ batch }, context) => updatePolicy(run.models, batch, run.recipe.update, context),
+});
 
 /** Attempts the tasks of a draw, and repeats this while all rollouts fail because of an outage. */
 async function attemptDraw({ rollouts, recipe, outages }: Run, { draw, epoch, tasks }: TaskDraw, step: number) {

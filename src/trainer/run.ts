@@ -8,6 +8,7 @@ import type { Recipe } from "./recipe/recipe.ts";
 import type { Recorder } from "./records/record.ts";
 import type { OutageContext } from "./rollouts/failing-rollouts.ts";
 import type { Rollouts } from "./rollouts/rollouts.ts";
+import type { Source } from "./source.ts";
 import type { Models, Progress, Validation } from "./state.ts";
 
 /** Only the loops get the whole run; the stages get options and data. */
@@ -17,6 +18,8 @@ export interface Run {
   readonly tasks: Dataset<unknown>;
   readonly models: Models;
   readonly rollouts: Rollouts;
+  /** Undefined: the run learns from rollouts. */
+  readonly source: Source | undefined;
   readonly recorder: Recorder;
   readonly checkpoints: CheckpointSaver | undefined;
   /** Undefined if the run only measures. */

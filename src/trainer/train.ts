@@ -2,8 +2,10 @@
 
 import { relative } from "node:path";
 import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
+import type { Workflow } from "../agents/types.ts";
 import { capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
 import { type ComposedConfig, type ConfigSources, composeConfig } from "../config/compose.ts";
+import type { Config } from "../config/schema.ts";
 import { warningLine } from "../config/warnings.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
 import { UserError } from "../errors.ts";
@@ -12,7 +14,7 @@ import type { RunEvent, StepMetrics } from "../tracking/events.ts";
 import { formatNumber } from "../tracking/numbers.ts";
 import { runAsyncLoop } from "./async-loop.ts";
 import { bestCheckpoint } from "./checkpoints/checkpoints.ts";
-import { savedConfigFile } from "./checkpoints/open-checkpoint.ts";
+import { openCheckpoint, savedConfigFile } from "./checkpoints/open-checkpoint.ts";
 import { requireCheckpoint, resumeOptions } from "./checkpoints/restore.ts";
 import { evaluate, type Measurement } from "./evaluation/evaluate.ts";
 import { type Experiment, scriptFacts } from "./experiment.ts";
@@ -49,7 +51,7 @@ export interface RunSummary {
  */
 export async function train<Row>(experiment: Experiment<Row>, options: TrainOptions = {}): Promise<RunSummary> {
   const launch = takeLaunch();
-  const launched = launch ? withLaunch(options, launch) : options;
+  const launched = await startingFrom(launch ? withLaunch(options, launch) : options);
   checkExperiment(experiment);
   try {
     const summary = await runExperiment(experiment as Experiment<unknown>, launched);
@@ -59,6 +61,19 @@ export async function train<Row>(experiment: Experiment<Row>, options: TrainOpti
   } finally {
     await experiment.close?.();
   }
+}
+
+/** Adds the settings of the run that another one starts from. Settings given now still win. */
+async function startingFrom({ from, ...options }: TrainOptions): Promise<TrainOptions> {
+  if (from === undefined) return options;
+  const { folder, config } = await openCheckpoint(from);
+  const { name, lora_rank, lora_alpha, train_attn, train_mlp, train_unembed, train_vision, processor } = config.model;
+  const model = { name, lora_rank, lora_alpha, train_attn, train_mlp, train_unembed, train_vision, processor };
+  const settings = [
+    ["training.start_from", folder],
+    ...Object.entries(model).map(([key, value]) => [`model.${key}`, value]),
+  ].map(([key, value]) => `${key}=${JSON.stringify(value)}`);
+  return { ...options, overrides: [...settings, ...(options.overrides ?? [])] };
 }
 
 async function runExperiment(experiment: Experiment<unknown>, options: TrainOptions): Promise<RunSummary> {
@@ -188,9 +203,15 @@ function requirements(
     () => dryRun && requireValues(composed),
     () => engine ?? requireBackend(composed),
     () => checkRunGateway(config),
-    () => resolveWorkflow(experiment, config.rllm),
+    () => workflowOf(experiment, config),
     () => requireCheckpoint(resumeOptions(config), checkpoint),
   ];
+}
+
+/** A run that learns from rows, without tasks to validate on, attempts nothing. */
+function workflowOf(experiment: Experiment<unknown>, { rllm }: Config): Workflow<unknown> | Promise<Workflow<unknown>> {
+  if (experiment.source && !experiment.validation) return () => 0;
+  return resolveWorkflow(experiment, rllm);
 }
 
 function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { engine }: TrainOptions): Recipe {
@@ -212,7 +233,7 @@ async function withRun<T>(
   { composed, recipe, options, recovery }: Opening,
   work: (run: Run) => Promise<T>,
 ): Promise<T | undefined> {
-  const workflow = await resolveWorkflow(experiment, composed.config.rllm);
+  const workflow = await workflowOf(experiment, composed.config);
   let opened: Awaited<ReturnType<typeof openRun>> | undefined;
   let failed = false;
   try {
@@ -257,7 +278,7 @@ function sourcesOf(experiment: Experiment<unknown>, options: TrainOptions & { se
   if (options.settings !== undefined) {
     files.unshift(options.settings);
     // The weights that the run started from are not what is measured.
-    overrides.push("training.resume_mode=off", "rllm.trainer.run_dir=null");
+    overrides.push("training.resume_mode=off", "training.start_from=null", "rllm.trainer.run_dir=null");
   }
   if (options.evaluate) overrides.push("rllm.trainer.val_only=true");
   const { warnings: _, ...layers } = options.translated ?? {};

@@ -122,7 +122,7 @@ function mergeSteps({ steps, last }: StepRun): SampledSequence {
   return sequence;
 }
 
-function isSound({ promptTokens, tokens, logprobs, policyVersion }: Step): boolean {
+function isSound({ promptTokens, tokens, logprobs, policyVersion, given }: Step): boolean {
   if (promptTokens.length === 0) return false;
-  return policyVersion < 0 || (logprobs.length === tokens.length && logprobs.every(Number.isFinite));
+  return given === true || policyVersion < 0 || (logprobs.length === tokens.length && logprobs.every(Number.isFinite));
 }

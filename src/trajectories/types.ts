@@ -63,6 +63,8 @@ export interface Step {
   logprobs: Float32Array;
   /** The log-probabilities are of the distribution after temperature and filters, not of the model's own. */
   processed?: true;
+  /** The tokens are those of a dataset's row: nothing sampled them, and their log-probabilities are NaN. */
+  given?: true;
   /** Version of the policy that sampled the last of these tokens; -1 for a model that is not trained. */
   policyVersion: number;
   /** `[T]` version of the policy of each token, if new weights were published while they were sampled. */

@@ -9,13 +9,14 @@ import type { Launch } from "../../trainer/launch.ts";
 import { multirun } from "../multirun.ts";
 import { configFiles, overrides } from "../options.ts";
 import { runScript } from "../run-script.ts";
-import { spawnWithParent } from "../spawn-with-parent.ts";
 import { isSpareCopy, torchrunOverrides } from "../torchrun.ts";
+import { viewBeside } from "../view-beside.ts";
 
 interface TrainFlags {
   config?: string[];
   resume?: string;
   checkpoint?: string;
+  from?: string;
   dryRun?: boolean;
   explain?: string | true;
   view?: boolean;
@@ -33,6 +34,7 @@ export function register(command: Command): void {
     .argument(...overrides)
     .addOption(configFiles())
     .option("--resume <folder>", "continue the run in this folder, e.g. runs/latest")
+    .option("--from <run>", "start from this run's model and weights, with a fresh optimizer")
     .option("--checkpoint <folder>", "start from the weights of this checkpoint")
     .option("--dry-run", "print the resolved configuration and the size of the run, then stop")
     .option("--explain [key]", "explain a key, a section or all keys with the script's settings, then stop")
@@ -68,12 +70,30 @@ Examples:
 async function trainCommand(script: string, own: string[], flags: TrainFlags): Promise<void> {
   if (isSpareCopy()) return;
   const overrides = [...torchrunOverrides(), ...own];
-  const { cfg, resolve: resolved = false, explain, resume, checkpoint, dryRun = false, config: files = [] } = flags;
+  const {
+    cfg,
+    resolve: resolved = false,
+    explain,
+    resume,
+    checkpoint,
+    from,
+    dryRun = false,
+    config: files = [],
+  } = flags;
   if (resolved && cfg === undefined) throw new UserError("--resolve requires --cfg job");
   if (flags.view && flags.multirun) throw new UserError("--view shows one run; use hone view runs with --multirun");
   const search = searchOf(script, flags);
   if (flags.multirun || overrides.includes("hydra.mode=MULTIRUN")) {
-    process.exitCode = await multirun(script, overrides, { resume, checkpoint, dryRun, cfg, resolved, files, search });
+    process.exitCode = await multirun(script, overrides, {
+      resume,
+      checkpoint,
+      from,
+      dryRun,
+      cfg,
+      resolved,
+      files,
+      search,
+    });
     return;
   }
   const launch: Launch = { overrides, search, files, dryRun };
@@ -85,6 +105,7 @@ async function trainCommand(script: string, own: string[], flags: TrainFlags): P
   if (flags.view) launch.onBegin = viewBeside;
   if (resume !== undefined) launch.resume = resume;
   if (checkpoint !== undefined) launch.checkpoint = checkpoint;
+  if (from !== undefined) launch.from = from;
   await runScript(script, launch);
 }
 
@@ -92,15 +113,6 @@ async function trainCommand(script: string, own: string[], flags: TrainFlags): P
 function printJob(composed: ComposedConfig, resolved: boolean): void {
   for (const warning of composed.warnings) process.stderr.write(`${warningLine(warning)}\n`);
   process.stdout.write(toYaml(resolved ? composed.stored : composed.unresolved, new Map(), { unresolved: true }));
-}
-
-/** A process of its own, which ends with this one and cannot harm the run. */
-function viewBeside(folder: string): void {
-  const main = process.argv[1]!;
-  const viewer = spawnWithParent([main, "view", folder, "--host", "127.0.0.1"]);
-  viewer.on("error", () => {});
-  viewer.unref();
-  viewer.channel?.unref();
 }
 
 /** As in Hydra, a relative --config-path starts at the script and a relative --config-dir at the working folder. */

@@ -31,14 +31,24 @@ export const data = section({
     .union([text, z.array(text)])
     .nullable()
     .default(null)
-    .describe("Training data as files or hub ids, instead of the script's own dataset.")
-    .meta({ later: "only the script's own dataset is supported so far" }),
+    .describe(
+      "The rows of hone sft or the pairs of hone dpo: a .jsonl or .parquet file, or hub:organization/name; several are read one after the other.",
+    ),
   val_files: z
     .union([text, z.array(text)])
     .nullable()
     .default(null)
-    .describe("Validation data as files or hub ids, instead of the script's own dataset.")
-    .meta({ later: "only the script's own validation dataset is supported so far" }),
+    .describe("Rows or pairs to measure the loss on every rllm.trainer.test_freq steps, as in train_files."),
+  max_length: positive
+    .nullable()
+    .default(null)
+    .describe("Maximum length of a row in tokens; null is training.max_length."),
+  truncation: z
+    .enum(["error", "right", "left", "drop"])
+    .default("error")
+    .describe(
+      "Rows that are longer: error stops before training, right cuts off their end, left their beginning, drop leaves them out. Cut and dropped rows are counted.",
+    ),
   image_hosts: hosts.describe(
     "Networks from which images of the data are fetched although they are not public, such as 127.0.0.1 or 10.1.0.0/16. Images at public addresses are always fetched.",
   ),

@@ -3,6 +3,18 @@ import { z } from "zod";
 import { aboveZero, count, notNegative, off, positive, section, share, text } from "./about.ts";
 
 export const training = section({
+  source: z
+    .enum(["rollouts", "rows", "pairs"])
+    .default("rollouts")
+    .describe(
+      "What the run learns from: rollouts (hone train), rows (hone sft) or pairs (hone dpo). The command sets it.",
+    ),
+  start_from: text
+    .nullable()
+    .default(null)
+    .describe(
+      "Checkpoint whose weights the run starts from, with a fresh optimizer. A KL term and pairs compare with these weights. `hone train --from RUN` sets it, and the settings of the run's model.",
+    ),
   group_size: positive
     .nullable()
     .default(null)

@@ -174,10 +174,14 @@ export const conditions: readonly Rule[] = [
   ),
   needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
   needs(
+    "a validation dataset in the script, or data.val_files",
+    ["training.best_metric", ...under("rllm.trainer", "test_freq", "val_before_train")],
+    ({ data, training }, script) =>
+      (training.source !== "rollouts" && data.val_files !== null) || (script && script.validation !== undefined),
+  ),
+  needs(
     "a validation dataset in the script",
     [
-      "training.best_metric",
-      ...under("rllm.trainer", "test_freq", "val_before_train"),
       ...withOlderNames(["rllm.data.val_batch_size", ...below("rllm.rollout.val")]),
       ...["rllm.rollout.n_val", "validation.group_size"],
     ],

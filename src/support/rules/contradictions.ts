@@ -27,9 +27,12 @@ const holderOf = ({ training: { resume_mode: mode, resume_from_path: path } }: C
   mode === "path" && path !== null ? backendHolding(path) : undefined;
 
 /** Metrics that can select the best checkpoint. */
-function metricsOf({ rllm }: Config, validation: string): string[] {
-  const solved = [...new Set([1, rllm.rollout.n_val])].map((count) => `val/${validation}/pass@${count}`);
-  return ["val/reward", `val/${validation}/reward`, ...solved];
+function metricsOf({ data, rllm, training }: Config, validation: string | undefined): string[] {
+  const counts = [...new Set([1, rllm.rollout.n_val])];
+  const solved = counts.map((count) => `val/${validation}/pass@${count}`);
+  const tasks = validation === undefined ? [] : ["val/reward", `val/${validation}/reward`, ...solved];
+  const own = training.source === "rollouts" || data.val_files === null ? [] : ["val/log_likelihood"];
+  return [...tasks, ...own];
 }
 
 /** Episodes are held in memory with their tokens; more than this is a typing mistake. */
@@ -139,9 +142,16 @@ export const contradictions: readonly Rule[] = [
     when: `with ${estimatorsThatNeed("values")}`,
   },
   contradicts(
-    ["training.keep_best", "rllm.trainer.val_only"],
+    ["rllm.trainer.val_only"],
     "a validation dataset in the script",
     (_, script) => script && script.validation !== undefined,
+    "give the experiment a `validation` dataset",
+  ),
+  contradicts(
+    ["training.keep_best"],
+    "a validation dataset in the script, or data.val_files with hone sft or hone dpo",
+    ({ data, training }, script) =>
+      (training.source !== "rollouts" && data.val_files !== null) || (script && script.validation !== undefined),
     "give the experiment a `validation` dataset",
   ),
   contradicts(
@@ -173,13 +183,13 @@ export const contradictions: readonly Rule[] = [
     outcome: "invalid",
     keys: ["training.best_metric"],
     isMet: ({ config, script }) =>
-      script?.validation === undefined || metricsOf(config, script.validation).includes(config.training.best_metric),
+      metricsOf(config, script?.validation).length === 0 ||
+      metricsOf(config, script?.validation).includes(config.training.best_metric),
     because({ config, script }, value) {
-      const { validation = "" } = script ?? {};
-      const names = metricsOf(config, validation);
+      const names = metricsOf(config, script?.validation);
       const near = nearest(String(value), names, 1);
       const help = near.length > 0 ? `did you mean ${near.join()}?` : `the metrics are ${names.join(", ")}`;
-      return `it is not a metric of the validation dataset ${validation}; ${help}`;
+      return `it is not a metric of the validation${script?.validation === undefined ? "" : ` dataset ${script.validation}`}; ${help}`;
     },
   },
   // Only of a run: other commands load a model without a script.
@@ -190,6 +200,7 @@ export const contradictions: readonly Rule[] = [
       isMet: ({ config, script }) =>
         script === undefined ||
         config.rllm.trainer.val_only ||
+        config.training.source !== "rollouts" ||
         config.rllm.async_training.enable !== isAsync ||
         tasksPerDraw(config) <= script.tasks,
       because: ({ config, script }) =>

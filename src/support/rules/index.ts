@@ -6,8 +6,15 @@ import { abilities } from "./abilities.ts";
 import { conditions } from "./conditions.ts";
 import { contradictions } from "./contradictions.ts";
 import { metadataRules } from "./metadata.ts";
+import { sources } from "./sources.ts";
 
 /** Rules that hold on every backend. */
-export const sharedRules: readonly Rule[] = [...metadataRules, ...abilities, ...contradictions, ...conditions];
+export const sharedRules: readonly Rule[] = [
+  ...metadataRules,
+  ...abilities,
+  ...contradictions,
+  ...sources,
+  ...conditions,
+];
 
 export const rulesOf = (config: Config): readonly Rule[] => [...backendRules(config), ...sharedRules];

@@ -120,6 +120,7 @@ const step = z
     policyVersion: z.int(),
     tokenVersions: integers.optional(),
     processed: z.literal(true).optional(),
+    given: z.literal(true).optional(),
     stopReason: z.enum(["stop", "length", "aborted"]),
     cutOffBy: z.string().optional(),
     text: z.string(),

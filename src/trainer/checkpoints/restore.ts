@@ -90,6 +90,18 @@ async function chosenCheckpoint(parts: RestoreParts, options: ResumeOptions): Pr
   return findCheckpoint(options.path, warn);
 }
 
+/** The reference is the model before training: with `training.start_from`, the weights that the run starts from. */
+export async function restoreReference(
+  reference: Models["reference"],
+  { rllm: { algorithm } }: Config,
+  startFrom: string,
+  warn: (text: string) => void,
+): Promise<void> {
+  if (!reference || algorithm.reference_model !== null) return;
+  const { path } = await findCheckpoint(startFrom, warn);
+  await reference.loadState(join(path, "policy"), { optimizer: false });
+}
+
 /** A run with a critic may continue from a checkpoint without one, and vice versa. */
 async function restoreCritic({ models: { critic }, trains, emit }: RestoreParts, path: string, optimizer: boolean) {
   if (!trains) return;

@@ -1,4 +1,4 @@
-/** Measures the published policy on the validation tasks. */
+/** Measures the published policy on the validation tasks, and on the validation data of the run's source. */
 import type { Dataset } from "../../data/types.ts";
 import { mean } from "../../statistics.ts";
 import type { RunEvent } from "../../tracking/events.ts";
@@ -15,7 +15,10 @@ export interface ValidationOptions {
 }
 
 export interface ValidationParts {
-  dataset: Dataset<unknown>;
+  /** Tasks to attempt, if there are some. */
+  dataset: Dataset<unknown> | undefined;
+  /** Metrics of the run's source, if it has validation data. */
+  measure: (() => Promise<Record<string, number>>) | undefined;
   rollouts: Rollouts;
   recorder: Recorder;
   emit(event: RunEvent): void;
@@ -27,14 +30,33 @@ export interface ValidationParts {
  * @param outage decides what happens if all rollouts fail
  */
 export async function validate(
-  { dataset, rollouts, recorder, emit }: ValidationParts,
-  { atOnce = dataset.size, attempts }: ValidationOptions,
+  parts: ValidationParts,
+  options: ValidationOptions,
   step: number,
   outage: Outage,
 ): Promise<Validation> {
+  const { dataset, measure, recorder, emit } = parts;
   const start = performance.now();
   emit({ type: "validation-start", step });
-  const source = { mode: "val", step } as const;
+  const metrics: Record<string, number> = { ...(await measure?.()) };
+  let episodes: readonly Episode[] = [];
+  if (dataset) {
+    episodes = await attemptAll(dataset, parts.rollouts, options, step, outage);
+    Object.assign(metrics, validationMetrics(episodes, dataset.name, options.attempts.rollouts));
+    recorder.episodes({ mode: "val", step }, episodes);
+  }
+  const seconds = (performance.now() - start) / 1000;
+  emit({ type: "validation-end", step, metrics, seconds });
+  return { step, metrics, episodes };
+}
+
+async function attemptAll(
+  dataset: Dataset<unknown>,
+  rollouts: Rollouts,
+  { atOnce = dataset.size, attempts }: ValidationOptions,
+  step: number,
+  outage: Outage,
+): Promise<Episode[]> {
   let episodes: Episode[];
   do {
     episodes = [];
@@ -43,12 +65,8 @@ export async function validate(
       const tasks = Array.from({ length: count }, (_, index) => dataset.task(first + index));
       episodes.push(...(await rollouts.collect({ ...attempts, tasks, step })));
     }
-  } while (await outage.lasts(source, episodes));
-  const metrics = validationMetrics(episodes, dataset.name, attempts.rollouts);
-  const seconds = (performance.now() - start) / 1000;
-  recorder.episodes(source, episodes);
-  emit({ type: "validation-end", step, metrics, seconds });
-  return { step, metrics, episodes };
+  } while (await outage.lasts({ mode: "val", step }, episodes));
+  return episodes;
 }
 
 /**

@@ -9,6 +9,7 @@ const parts: Record<keyof Experiment<unknown>, "dataset" | "function" | "object"
   train: "dataset",
   validation: "dataset",
   workflow: "function",
+  source: "object",
   agents: "object",
   environments: "object",
   workflows: "object",

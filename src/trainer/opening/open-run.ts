@@ -27,7 +27,7 @@ import { watchHealth } from "../../tracking/health/watch-health.ts";
 import { openJournal } from "../../tracking/run-folder/journal.ts";
 import { createRunFolder, openRunFolder, type RunFolder } from "../../tracking/run-folder/run-folder.ts";
 import { openCheckpointSaver } from "../checkpoints/checkpoint-saver.ts";
-import { restore } from "../checkpoints/restore.ts";
+import { restore, restoreReference } from "../checkpoints/restore.ts";
 import { validate } from "../evaluation/validate.ts";
 import { type Experiment, scriptFacts } from "../experiment.ts";
 import type { TrainOptions } from "../launch.ts";
@@ -154,8 +154,13 @@ async function open(
     recipe.rollouts,
   );
   const checkpoints = folder?.checkpoints;
-  const found = await restore({ models, checkpoints, trains, storedConfig, emit }, recipe.resume, options.checkpoint);
+  const startFrom = config.training.start_from ?? undefined;
+  const weights = options.checkpoint ?? startFrom;
+  const found = await restore({ models, checkpoints, trains, storedConfig, emit }, recipe.resume, weights);
+  if (startFrom !== undefined) await restoreReference(models.reference, config, startFrom, warn);
   const progress: Progress = found ?? { step: 0, draws: 0, badSteps: 0 };
+  const { train: tasks } = experiment;
+  const source = await experiment.source?.open({ tasks, chat, vision, models, recipe, contextWindow, warn }, config);
   if (folder) {
     const { discarded } = folder.rewind(found ? progress.step : null);
     for (const { metrics } of folder.history()) health(metrics);
@@ -177,13 +182,15 @@ async function open(
 
   const stopRequested = () => interrupt.requested || strays.error !== undefined;
   const outages = { signal, emit, stopRequested, keep: recorder.episodes };
-  const validation = experiment.validation && { dataset: experiment.validation, rollouts, recorder, emit };
+  const measured = { dataset: experiment.validation, measure: source?.validate, rollouts, recorder, emit };
+  const measures = measured.dataset !== undefined || measured.measure !== undefined;
   const noValidation: Validation = { step: -1, metrics: {}, episodes: [] };
   return {
     recipe,
-    tasks: experiment.train,
+    tasks,
     models,
     rollouts,
+    source,
     recorder,
     folder,
     progress,
@@ -195,7 +202,7 @@ async function open(
       folder && openCheckpointSaver({ folder: folder.checkpoints, models, storedConfig, emit }, recipe.checkpoints),
     validation: noValidation,
     validate: async (step, stops) =>
-      validation ? validate(validation, recipe.validation, step, watchOutage(outages, stops)) : noValidation,
+      measures ? validate(measured, recipe.validation, step, watchOutage(outages, stops)) : noValidation,
     outages,
     canMerge: engine.capabilities.exports.includes("merged"),
   };

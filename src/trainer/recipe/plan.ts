@@ -22,9 +22,13 @@ export interface Plan {
 }
 
 /** @throws UserError if a dataset is too small */
-export function planOf({ train, validation }: Experiment<unknown>, config: Config): Plan {
+export function planOf({ source, train, validation }: Experiment<unknown>, config: Config): Plan {
   const { val_only, val_before_train, test_freq, save_freq, freq_unit } = config.rllm.trainer;
-  const perEpoch = val_only ? 0 : stepsPerEpoch(train.size, tasksPerDraw(config), batchKey(config));
+  const perEpoch = val_only
+    ? 0
+    : source
+      ? Math.ceil(train.size / config.data.train_batch_size)
+      : stepsPerEpoch(train.size, tasksPerDraw(config), batchKey(config));
   const total = val_only ? 0 : totalSteps(config, perEpoch);
   const unit = freq_unit === "epochs" ? perEpoch : 1;
   const due = (frequency: number) => (step: number) =>
@@ -36,7 +40,11 @@ export function planOf({ train, validation }: Experiment<unknown>, config: Confi
     validateAfter: due(test_freq),
     saveAfter: due(save_freq),
     arithmetic:
-      validation && val_only ? measureArithmetic(config, validation.size) : arithmetic(config, total, perEpoch),
+      validation && val_only
+        ? measureArithmetic(config, validation.size)
+        : source
+          ? sourceArithmetic(config, { name: source.name, size: train.size, total, perEpoch })
+          : arithmetic(config, total, perEpoch),
   };
 }
 
@@ -58,6 +66,20 @@ function arithmetic(config: Config, total: number, perEpoch: number): string {
     `${tasks} tasks x ${n} rollouts = ${episodes} episodes -> ${episodes} sequences or more -> ` +
     `${optimizerSteps} optimizer step${optimizerSteps === 1 ? "" : "s"}${parts === 1 ? "" : ` of about ${size}`} per training step${perProcess(config, size)}; ` +
     `${formatCount(total)} step${total === 1 ? "" : "s"} (${formatCount(perEpoch)} per epoch) = ${formatCount(total * episodes)} episodes${config.rllm.async_training.enable ? asyncArithmetic(config) : ""}`
+  );
+}
+
+function sourceArithmetic(
+  config: Config,
+  { name, size, total, perEpoch }: { name: string; size: number; total: number; perEpoch: number },
+): string {
+  const { train_batch_size: batch } = config.data;
+  const { num_minibatches: parts, ppo_epochs: passes } = config.training;
+  const steps = parts * passes;
+  return (
+    `${formatCount(size)} ${name}, ${Math.min(batch, size)} for each training step${perProcess(config, batch / parts)}` +
+    ` -> ${steps} optimizer step${steps === 1 ? "" : "s"}; ` +
+    `${formatCount(total)} step${total === 1 ? "" : "s"} (${formatCount(perEpoch)} per epoch)`
   );
 }
 

@@ -26,12 +26,12 @@ export function compileRecipe(
   experiment: Experiment<unknown>,
 ) {
   const { config } = composed;
-  const { estimators } = experiment;
+  const { estimators, source } = experiment;
   const { rllm, data, training } = config;
   const plan = planOf(experiment, config);
   const update = updateOptions(config, experiment, capabilities, plan.totalSteps);
-  const compares = needsReference(update.loss) || update.kl !== undefined;
-  const judges = needsEstimate(config, estimators, "values") && !rllm.trainer.val_only;
+  const compares = source ? source.needsReference : needsReference(update.loss) || update.kl !== undefined;
+  const judges = !source && needsEstimate(config, estimators, "values") && !rllm.trainer.val_only;
   const attempts = attemptsOf("train", rllm.rollout.n, rllm.rollout.train);
   return {
     /** The capabilities of the engine that it was compiled for. */
@@ -43,7 +43,12 @@ export function compileRecipe(
       critic: judges ? criticSpec(config) : undefined,
     },
     rewardModels: rewardModelOptions(config),
-    tasks: { batchSize: tasksPerDraw(config), seed: rllm.trainer.seed, shuffle: data.shuffle },
+    tasks: {
+      batchSize: source ? data.train_batch_size : tasksPerDraw(config),
+      seed: rllm.trainer.seed,
+      shuffle: data.shuffle,
+      partial: source !== undefined,
+    },
     rollouts: rolloutOptions(config),
     attempts,
     /** One more reply to each task, the most likely one, if an estimator compares with it. */

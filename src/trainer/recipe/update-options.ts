@@ -66,9 +66,11 @@ export function criticSpec(config: Config): LearnerSpec {
   return { adapter: { ...adapter, targets }, head: "value", ...other };
 }
 
-/** The frozen model that the KL compares with. */
+/** The frozen model that the KL compares with: the base model, or the weights that the run starts from. */
 export function referenceSpec(config: Config): LearnerSpec {
-  return { adapter: { kind: "none" }, ...otherModel(config, config.rllm.algorithm.reference_model) };
+  const { reference_model } = config.rllm.algorithm;
+  if (config.training.start_from !== null && reference_model === null) return { adapter: adapterSpec(config) };
+  return { adapter: { kind: "none" }, ...otherModel(config, reference_model) };
 }
 
 function otherModel({ model }: Config, name: string | null): Pick<LearnerSpec, "model"> {

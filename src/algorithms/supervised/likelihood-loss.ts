@@ -1,0 +1,84 @@
+/** The loss of supervised fine-tuning: weighted negative log-likelihood. A batch's advantages are the weights of its tokens. */
+import { rowsOf } from "../../trajectories/batch.ts";
+import type { TrainingBatch } from "../../trajectories/types.ts";
+import { weightedLikelihood } from "../losses/log-likelihood.ts";
+import { matchOutputs } from "../policy-loss/aggregation.ts";
+import type { Loss } from "../types.ts";
+
+/** What a token's weight is divided by. An example is a row, which may be several sequences. */
+export const reductions = {
+  /** Every token of the batch counts the same (TRL, verl). */
+  "token-mean": ({ batch }) => batch,
+  /** rLLM on Tinker. */
+  "token-sum": () => 1,
+  /** Every example counts the same. */
+  "example-mean": ({ example, examples }) => example * examples,
+  /** The Tinker cookbook's: not divided by the number of examples. */
+  "example-mean-sum": ({ example }) => example,
+} as const satisfies Record<string, (sums: WeightSums) => number>;
+
+/** Sums of weights: of the batch and of the token's example; and the number of examples with a trained token. */
+interface WeightSums {
+  batch: number;
+  example: number;
+  examples: number;
+}
+
+export interface LikelihoodOptions {
+  reduction: keyof typeof reductions;
+  /** `dft` multiplies each token's loss by its own probability, which has no gradient (arXiv 2508.05629). */
+  lossType: "nll" | "dft";
+}
+
+/** Metric: `sft/nll`, the mean over tokens. @param batch `groups` number its examples */
+export function likelihoodLoss(batch: TrainingBatch, { reduction, lossType }: LikelihoodOptions): Loss {
+  const weights = reducedWeights(batch, reduction);
+  return {
+    name: lossType,
+    outputs: {},
+    hosted: () =>
+      lossType === "nll" ? { ...weightedLikelihood, inputs: { weights: Float32Array.from(weights) } } : undefined,
+    evaluate({ logprobs, offsets }, sequences) {
+      // Gradient checks evaluate losses in float64.
+      const gradient = new (logprobs.constructor as Float32ArrayConstructor)(logprobs.length);
+      let loss = 0;
+      const likelihood = { sum: 0, count: 0 };
+      for (const { from, start, trained } of matchOutputs(batch.offsets, offsets, sequences)) {
+        for (let token = 0; token < trained; token++) {
+          const logprob = logprobs[start + token]!;
+          const weight = weights[from + token]! * (lossType === "dft" ? Math.exp(logprob) : 1);
+          loss -= weight * logprob;
+          likelihood.sum -= batch.advantages[from + token]! * logprob;
+          likelihood.count += batch.advantages[from + token]!;
+          gradient[start + token] = -weight;
+        }
+      }
+      return { loss, gradient: { logprobs: gradient }, metrics: { "sft/nll": likelihood } };
+    },
+  };
+}
+
+/** `[N]` */
+function reducedWeights({ advantages, offsets, groups }: TrainingBatch, reduction: LikelihoodOptions["reduction"]) {
+  const byExample = new Map<number, number>();
+  const rows = rowsOf(advantages, offsets);
+  for (const [sequence, weights] of rows.entries()) {
+    const example = groups[sequence]!;
+    byExample.set(
+      example,
+      weights.reduce((sum, weight) => sum + weight, byExample.get(example) ?? 0),
+    );
+  }
+  const sums = [...byExample.values()];
+  const batch = sums.reduce((sum, own) => sum + own, 0);
+  const examples = sums.filter((own) => own > 0).length;
+  const reduced = new Float64Array(advantages.length);
+  for (const [sequence, weights] of rows.entries()) {
+    const example = byExample.get(groups[sequence]!) ?? 0;
+    const divisor = reductions[reduction]({ batch, example, examples });
+    for (const [token, weight] of weights.entries()) {
+      if (weight !== 0) reduced[offsets[sequence]! + token] = weight / divisor;
+    }
+  }
+  return reduced;
+}

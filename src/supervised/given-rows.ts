@@ -1,0 +1,120 @@
+/** Rows of a step: checked, limited in length, and as the episodes and sequences that the loop takes. */
+import type { Chat } from "../chat/types.ts";
+import type { Config } from "../config/schema.ts";
+import type { Task } from "../data/task.ts";
+import type { Dataset } from "../data/types.ts";
+import { HoneError, RunError, UserError } from "../errors.ts";
+import type { Lesson } from "../trainer/source.ts";
+import { type MemberAdvantage, toBatch } from "../trajectories/to-batch.ts";
+import type { Episode, Step, Trajectory, TrajectoryGroup } from "../trajectories/types.ts";
+import { type LengthLimit, limitLength } from "./limit-length.ts";
+
+export function lengthLimit({ data, training }: Config, contextWindow: number): LengthLimit {
+  return { most: Math.min(data.max_length ?? training.max_length, contextWindow), truncation: data.truncation };
+}
+
+/** Adds the row's origin to an error. */
+export async function ofRow<T>({ origin }: Task, work: () => Promise<T> | T): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (!(error instanceof HoneError) || error.message.startsWith(origin)) throw error;
+    const Kind = error instanceof RunError ? RunError : UserError;
+    throw new Kind(`${origin}: ${error.message}`, { hint: error.hint, cause: error });
+  }
+}
+
+/**
+ * Checks every row before the run starts, so that an invalid row 70,000 does not stop it overnight. If long rows are
+ * refused, those that may be too long are encoded.
+ */
+export async function checkRows(
+  dataset: Dataset<unknown>,
+  { truncation, most }: LengthLimit,
+  read: (task: Task) => unknown,
+  encode: (task: Task) => Promise<unknown>,
+): Promise<void> {
+  for (let index = 0; index < dataset.size; index++) {
+    const task = dataset.task(index);
+    await ofRow(task, () => read(task));
+    // A token is at least one byte; a template writes less than half of the text.
+    const mayBeLong = truncation === "error" && JSON.stringify(task.row).length > most / 2;
+    if (mayBeLong) await ofRow(task, () => encode(task));
+  }
+}
+
+/** A trajectory of given steps, by its role. */
+export interface GivenTrajectory {
+  role: string;
+  steps: readonly Step[];
+}
+
+/** One row of a step's data. */
+export interface GivenRow {
+  task: Task;
+  trajectories: readonly GivenTrajectory[];
+  cut: number;
+  dropped: number;
+}
+
+export async function limited(
+  steps: Promise<Step[]>,
+  role: string,
+  limit: LengthLimit,
+): Promise<{ trajectory: GivenTrajectory; cut: number; dropped: number }> {
+  const { steps: left, change } = limitLength(await steps, limit);
+  return { trajectory: { role, steps: left }, cut: Number(change === "cut"), dropped: Number(change === "dropped") };
+}
+
+/** Rows as a step's lesson. Each row is an episode, so that it is recorded and shown like a rollout. */
+export function toLesson(rows: readonly GivenRow[], epoch: number, most: number): Lesson {
+  const episodes: Episode[] = [];
+  const groups: TrajectoryGroup[] = [];
+  const rowOf: number[] = [];
+  for (const [row, { task, trajectories }] of rows.entries()) {
+    const own = trajectories.map(({ role, steps }): Trajectory => ({ name: role, steps: [...steps], reward: null }));
+    const episode: Episode = {
+      id: `${task.id}:0`,
+      taskId: task.id,
+      rollout: 0,
+      trajectories: own,
+      termination: "env_done",
+      correct: null,
+      metrics: {},
+      retries: 0,
+      seconds: 0,
+    };
+    episodes.push(episode);
+    for (const trajectory of own) {
+      // Nothing compares rewards.
+      const members = [{ episode, trajectory, reward: Number.NaN }];
+      rowOf.push(row);
+      groups.push({ id: `${task.id}:${trajectory.name}`, taskId: task.id, role: trajectory.name, members });
+    }
+  }
+  const weights = groups.map((): MemberAdvantage[] => [1]);
+  const { batch, sources, metrics } = toBatch(groups, weights, { maxLength: most });
+  const sum = (count: (row: GivenRow) => number) => rows.reduce((total, row) => total + count(row), 0);
+  return {
+    gathered: {
+      epoch,
+      episodes,
+      groups: [],
+      kept: groups,
+      counts: { "data/cut_rows": sum(({ cut }) => cut), "data/dropped_rows": sum(({ dropped }) => dropped) },
+      draws: 1,
+      solved: { none: 0, partial: 0, all: 0 },
+    },
+    credit: { groups, advantages: weights, moments: undefined, metrics: {} },
+    // All sequences of a row have one number.
+    batch: { ...batch, groups: batch.groups.map((group) => rowOf[group]!) },
+    sources,
+    metrics,
+  };
+}
+
+/** Number of bytes of the trained text. */
+export function trainedBytes(episodes: readonly Episode[], chat: Chat): number {
+  const steps = episodes.flatMap(({ trajectories }) => trajectories.flatMap((trajectory) => trajectory.steps));
+  return steps.reduce((sum, { tokens }) => sum + Buffer.byteLength(chat.decode(tokens)), 0);
+}

@@ -1,0 +1,260 @@
+/** Reads the formats of rows: OpenAI's and TRL's, ShareGPT's, Alpaca's, text and token ids. */
+import type { ChatMessage, Content, ImagePart, TextPart, ToolCall, ToolDefinition } from "../chat/messages.ts";
+import { UserError } from "../errors.ts";
+import type { ImageSource } from "../images/types.ts";
+import { isObject } from "../is-object.ts";
+
+/** What a row teaches. */
+export type Example =
+  | { kind: "chat"; messages: readonly RowMessage[]; tools: readonly ToolDefinition[] }
+  /** `prompt` is context. */
+  | { kind: "text"; prompt: string; text: string }
+  | { kind: "tokens"; tokens: Int32Array; trained: Uint8Array };
+
+export interface RowMessage extends ChatMessage {
+  /** OpenAI's: 0 leaves the assistant's message out. */
+  weight?: number;
+  /** The Tinker cookbook's, for `sft.train_on=customized`. */
+  trainable?: boolean;
+}
+
+type Row = Readonly<Record<string, unknown>>;
+
+/**
+ * @param at the row's origin, for messages
+ * @throws UserError for a row of no known format
+ */
+export function readRow(row: unknown, at: string): Example {
+  if (Array.isArray(row)) return chat(readMessages(row, at), []);
+  if (!isObject(row)) throw new UserError(`${at}: the row is not an object with columns`);
+  const has = (name: string) => row[name] !== undefined && row[name] !== null;
+  if (has("messages")) return chat(readMessages(row.messages, `${at}: messages`, imagesOf(row)), readTools(row, at));
+  if (has("conversations")) return chat(readShareGpt(row, at), readTools(row, at));
+  if (has("prompt") && has("completion")) return readPrompted(row, at);
+  if (has("instruction")) return chat(readAlpaca(row, at), readTools(row, at));
+  if (has("text")) return { kind: "text", prompt: "", text: textOf(row.text, `${at}: text`) };
+  if (has("input_ids")) return readTokens(row, at);
+  throw new UserError(
+    `${at}: a row needs messages, conversations, prompt and completion, instruction, text or input_ids; it has ${Object.keys(row).join(", ") || "no columns"}`,
+    {
+      hint: "docs/guide/fine-tuning.md lists the formats",
+    },
+  );
+}
+
+function chat(messages: readonly RowMessage[], tools: readonly ToolDefinition[]): Example {
+  return { kind: "chat", messages, tools };
+}
+
+function readPrompted(row: Row, at: string): Example {
+  const { prompt, completion } = row;
+  if (typeof prompt === "string" && typeof completion === "string") return { kind: "text", prompt, text: completion };
+  const context = readMessages(asMessages(prompt, "user"), `${at}: prompt`, imagesOf(row)).map((message) =>
+    message.role === "assistant" ? { ...message, weight: 0 } : message,
+  );
+  const reply = readMessages(asMessages(completion, "assistant"), `${at}: completion`);
+  return chat([...context, ...reply], readTools(row, at));
+}
+
+export const asMessages = (value: unknown, role: string): unknown =>
+  typeof value === "string" ? [{ role, content: value }] : isObject(value) ? [value] : value;
+
+function readTokens(row: Row, at: string): Example {
+  const ids = integers(row.input_ids, `${at}: input_ids`);
+  const labels = row.labels == null ? ids : integers(row.labels, `${at}: labels`);
+  if (labels.length !== ids.length) {
+    throw new UserError(`${at}: labels has ${labels.length} entries, input_ids ${ids.length}`);
+  }
+  const wrong = ids.findIndex((id, index) => id < 0 || (labels[index] !== ignored && labels[index] !== id));
+  if (wrong >= 0) {
+    throw new UserError(
+      `${at}: input_ids[${wrong}] is ${ids[wrong]} and labels[${wrong}] ${labels[wrong]}; a label is its token or ${ignored}`,
+    );
+  }
+  // The first token is not predicted.
+  const trained = Uint8Array.from(labels.slice(1), (label) => (label === ignored ? 0 : 1));
+  return { kind: "tokens", tokens: Int32Array.from(ids), trained };
+}
+
+/** The label of tokens that are not trained. */
+const ignored = -100;
+
+function integers(value: unknown, at: string): number[] {
+  const list = ArrayBuffer.isView(value) ? Array.from(value as unknown as ArrayLike<number>) : value;
+  const isInteger = (one: unknown) => Number.isInteger(one) && Math.abs(one as number) < 2 ** 31;
+  if (Array.isArray(list) && list.length > 1 && list.every(isInteger)) return list;
+  throw new UserError(`${at} must be a list of two or more integers`);
+}
+
+const shareGptRoles: Readonly<Record<string, ChatMessage["role"]>> = {
+  system: "system",
+  human: "user",
+  user: "user",
+  gpt: "assistant",
+  assistant: "assistant",
+  function_call: "assistant",
+  observation: "tool",
+  tool: "tool",
+};
+
+function readShareGpt(row: Row, at: string): RowMessage[] {
+  const system = row.system == null || row.system === "" ? [] : [{ role: "system", content: row.system }];
+  const turns = listOf(row.conversations, `${at}: conversations`).map((turn, index) => {
+    const where = `${at}: conversations[${index}]`;
+    if (!isObject(turn)) throw new UserError(`${where} is not an object`);
+    // Some data sets write OpenAI's keys here.
+    const { from = turn.role, value = turn.content, ...others } = turn;
+    const role = shareGptRoles[String(from)];
+    if (role === undefined) {
+      throw new UserError(
+        `${where}.from is ${JSON.stringify(from)}; it must be ${Object.keys(shareGptRoles).join(", ")}`,
+      );
+    }
+    if (from !== "function_call") return { ...others, role, content: value };
+    const calls = [parseJson(value, `${where}.value`)].flat();
+    return { ...others, role, content: "", tool_calls: calls.map((call) => ({ function: call })) };
+  });
+  return readMessages([...system, ...turns], `${at}: conversations`, imagesOf(row));
+}
+
+/** A message of history is a pair of instruction and reply. */
+function readAlpaca(row: Row, at: string): RowMessage[] {
+  const { instruction, input, output, system } = row;
+  const query = [instruction, input]
+    .filter((part) => part != null && part !== "")
+    .map((part) => textOf(part, `${at}: instruction and input`));
+  const history = row.history == null ? [] : listOf(row.history, `${at}: history`);
+  const turns = history.flatMap((turn, index) => {
+    const [asked, answered] = listOf(turn, `${at}: history[${index}]`);
+    return [
+      { role: "user", content: asked },
+      { role: "assistant", content: answered },
+    ];
+  });
+  const messages = [
+    ...(system == null || system === "" ? [] : [{ role: "system", content: system }]),
+    ...turns,
+    { role: "user", content: query.join("\n") },
+    { role: "assistant", content: textOf(output, `${at}: output`) },
+  ];
+  return readMessages(messages, at, imagesOf(row));
+}
+
+const roles = ["system", "user", "assistant", "tool"] as const;
+
+/**
+ * @param images of placeholders (`{type: "image"}`), in order
+ * @throws UserError naming the message
+ */
+export function readMessages(value: unknown, at: string, images: readonly unknown[] = []): RowMessage[] {
+  const list = listOf(value, at);
+  if (list.length === 0) throw new UserError(`${at} is empty`);
+  const pending = [...images];
+  const messages = list.map((message, index) => readMessage(message, `${at}[${index}]`, pending));
+  if (pending.length > 0) {
+    throw new UserError(
+      `${at}: ${images.length} images, but only ${images.length - pending.length} parts of type image`,
+    );
+  }
+  return messages;
+}
+
+function readMessage(given: unknown, at: string, images: unknown[]): RowMessage {
+  if (!isObject(given)) throw new UserError(`${at} is not a message`);
+  // Later names of the same roles.
+  const named = given.role === "developer" ? "system" : given.role === "function" ? "tool" : given.role;
+  const role = roles.find((one) => one === named);
+  if (role === undefined)
+    throw new UserError(`${at}.role is ${JSON.stringify(given.role)}; it must be ${roles.join(", ")}`);
+  const calls = given.tool_calls == null ? [] : listOf(given.tool_calls, `${at}.tool_calls`);
+  if (given.content == null && calls.length === 0) throw new UserError(`${at}.content is missing`);
+  const message: RowMessage = { role, content: readContent(given.content ?? "", `${at}.content`, images) };
+  const reasoning = given.reasoning_content ?? given.reasoning ?? given.thinking;
+  if (reasoning != null && reasoning !== "") message.reasoning = textOf(reasoning, `${at}.reasoning_content`);
+  if (calls.length > 0)
+    message.toolCalls = calls.map((call, index) => readToolCall(call, `${at}.tool_calls[${index}]`, index));
+  if (given.tool_call_id != null) message.toolCallId = textOf(given.tool_call_id, `${at}.tool_call_id`);
+  if (given.name != null) message.name = textOf(given.name, `${at}.name`);
+  if (given.weight != null) message.weight = readWeight(given.weight, role, at);
+  if (given.trainable != null) {
+    if (typeof given.trainable !== "boolean") throw new UserError(`${at}.trainable must be true or false`);
+    message.trainable = given.trainable;
+  }
+  return message;
+}
+
+function readWeight(weight: unknown, role: string, at: string): number {
+  if (weight !== 0 && weight !== 1) throw new UserError(`${at}.weight is ${JSON.stringify(weight)}; it must be 0 or 1`);
+  if (role !== "assistant") throw new UserError(`${at}.weight: only an assistant's message has a weight`);
+  return weight;
+}
+
+function readContent(content: unknown, at: string, images: unknown[]): Content {
+  if (typeof content === "string") return content;
+  const parts = listOf(content, at).map((part, index): TextPart | ImagePart => {
+    const where = `${at}[${index}]`;
+    if (typeof part === "string") return { type: "text", text: part };
+    if (!isObject(part)) throw new UserError(`${where} is not a part of a message`);
+    if (part.type === "text") return { type: "text", text: textOf(part.text, `${where}.text`) };
+    if (part.type === "image" || part.type === "image_url")
+      return { type: "image", image: imageOf(part, where, images) };
+    throw new UserError(`${where}.type is ${JSON.stringify(part.type)}; only text and images are supported`);
+  });
+  return parts.every((part) => part.type === "text") ? parts.map(({ text }) => text).join("") : parts;
+}
+
+function imageOf(part: Row, at: string, images: unknown[]): ImageSource {
+  const url = isObject(part.image_url) ? part.image_url.url : part.image_url;
+  const own = part.image ?? part.url ?? part.path ?? url ?? images.shift();
+  if (typeof own === "string" || own instanceof Uint8Array || isObject(own)) return own as ImageSource;
+  throw new UserError(`${at} has no image`, {
+    hint: "a path, an address, a data URL, bytes, or an entry of the column images",
+  });
+}
+
+const imagesOf = ({ images, image }: Row): readonly unknown[] =>
+  Array.isArray(images) ? images : image == null ? [] : [image];
+
+function readToolCall(given: unknown, at: string, index: number): ToolCall {
+  if (!isObject(given)) throw new UserError(`${at} is not a call`);
+  const called = isObject(given.function) ? given.function : given;
+  const name = textOf(called.name, `${at}.function.name`);
+  const value = called.arguments ?? {};
+  const parsed = typeof value === "string" ? parseJson(value === "" ? "{}" : value, `${at}.function.arguments`) : value;
+  if (!isObject(parsed)) throw new UserError(`${at}.function.arguments must be a JSON object`);
+  return { id: typeof given.id === "string" ? given.id : `call_${index}`, name, arguments: parsed };
+}
+
+/** A list, or its JSON, as some tables store it. */
+export function readTools(row: Row, at: string): ToolDefinition[] {
+  if (row.tools == null || row.tools === "") return [];
+  const list = listOf(typeof row.tools === "string" ? parseJson(row.tools, `${at}: tools`) : row.tools, `${at}: tools`);
+  return list.map((tool, index) => {
+    const where = `${at}: tools[${index}]`;
+    const given = isObject(tool) && isObject(tool.function) ? tool.function : tool;
+    if (!isObject(given)) throw new UserError(`${where} is not a function`);
+    const definition: ToolDefinition = { name: textOf(given.name, `${where}.name`) };
+    if (typeof given.description === "string") definition.description = given.description;
+    if (isObject(given.parameters)) definition.parameters = given.parameters;
+    return definition;
+  });
+}
+
+export function listOf(value: unknown, at: string): readonly unknown[] {
+  if (Array.isArray(value)) return value;
+  throw new UserError(`${at} must be a list`);
+}
+
+function textOf(value: unknown, at: string): string {
+  if (typeof value === "string") return value;
+  throw new UserError(`${at} must be text`);
+}
+
+function parseJson(text: unknown, at: string): unknown {
+  try {
+    return JSON.parse(textOf(text, at));
+  } catch (error) {
+    if (error instanceof UserError) throw error;
+    throw new UserError(`${at} is not JSON: ${(error as Error).message}`);
+  }
+}

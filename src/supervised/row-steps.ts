@@ -1,0 +1,235 @@
+/** A row as the steps of a trajectory: each trained part of it with everything before as its prompt, as if it had been sampled. */
+import { openConversation } from "../chat/conversations/conversation.ts";
+import { textOf } from "../chat/images/content.ts";
+import { type Blind, prepareImages, type Vision } from "../chat/images/prepare-images.ts";
+import type { ChatMessage, ToolDefinition } from "../chat/messages.ts";
+import type { Chat } from "../chat/types.ts";
+import { concatenate } from "../concatenate.ts";
+import type { trainedParts } from "../config/schema/supervised.ts";
+import { UserError } from "../errors.ts";
+import type { Step } from "../trajectories/types.ts";
+import type { Example, RowMessage } from "./read-row.ts";
+
+export type TrainOn = (typeof trainedParts)[number];
+
+export interface Renderer {
+  chat: Chat;
+  vision: Vision | Blind;
+}
+
+/**
+ * A reply whose prompt does not begin with the steps before it, because the template drops earlier thinking, starts a new
+ * sequence, as in rollouts.
+ *
+ * @throws UserError without the row's origin
+ */
+export async function rowSteps(example: Example, renderer: Renderer, trainOn: TrainOn): Promise<Step[]> {
+  if (example.kind === "tokens") return tokenSteps(example.tokens, example.trained, renderer.chat);
+  if (example.kind === "text") return textSteps(example, renderer.chat);
+  const { messages, tools } = example;
+  if (trainOn === "all_tokens" || trainOn === "all_messages") return wholeSteps(messages, tools, renderer, trainOn);
+  const weights = weightsOf(messages, trainOn);
+  const onlyReplies = messages.every(({ role }, index) => role === "assistant" || weights[index] === 0);
+  return onlyReplies
+    ? replySteps(messages, tools, weights, renderer)
+    : wholeSteps(messages, tools, renderer, (index) => weights[index] === 1);
+}
+
+function weightsOf(messages: readonly RowMessage[], trainOn: TrainOn): (0 | 1)[] {
+  if (trainOn === "customized") {
+    const missing = messages.findIndex(({ trainable }) => trainable === undefined);
+    if (missing >= 0)
+      throw new UserError(`message ${missing + 1} has no "trainable", which sft.train_on=customized needs`);
+    return messages.map(({ trainable }) => (trainable ? 1 : 0));
+  }
+  const last = messages.findLastIndex(({ role }) => role === "assistant");
+  const first = {
+    all_assistant_messages: 0,
+    last_assistant_message: last,
+    last_assistant_turn: messages.findLastIndex(({ role }) => role === "user"),
+  }[trainOn as "all_assistant_messages"];
+  return messages.map(({ role, weight = 1 }, index) =>
+    role === "assistant" && index >= first && weight === 1 ? 1 : 0,
+  );
+}
+
+/** The reply's tokens follow the tokens of its prompt, and end with the end of its turn. */
+async function replySteps(
+  given: readonly RowMessage[],
+  tools: readonly ToolDefinition[],
+  weights: readonly number[],
+  { chat, vision }: Renderer,
+): Promise<Step[]> {
+  const { messages, images } = await prepareImages(given.map(plainMessage), vision);
+  const conversation = openConversation(chat);
+  const steps: Step[] = [];
+  for (const [index, message] of messages.entries()) {
+    if (weights[index] === 0) continue;
+    const before = messages.slice(0, index);
+    if (before.length === 0) throw new UserError("the first message is the assistant's, so it has no prompt");
+    const turn = await conversation.beginLater(before, { tools }, { images });
+    const tokens = await chat.encodeLater(replyText(chat, before, message, tools));
+    turn.record({ tokens });
+    const step = givenStep(chat, turn.prompt, tokens);
+    steps.push({
+      ...step,
+      messages: before,
+      ...(tools.length > 0 ? { tools } : {}),
+      ...(turn.media ? { media: turn.media } : {}),
+      ...(turn.starts ? { starts: turn.starts } : {}),
+    });
+  }
+  return steps;
+}
+
+/** What the model would have to sample: the text between the prompt and the end of the turn, and the end itself. */
+function replyText(
+  chat: Chat,
+  before: readonly ChatMessage[],
+  reply: ChatMessage,
+  tools: readonly ToolDefinition[],
+): string {
+  const prompt = chat.renderText(before, { tools });
+  const whole = chat.renderText([...before, reply], { tools, addGenerationPrompt: false });
+  return closed(chat, afterPrompt(prompt, whole, reply));
+}
+
+const thinkingOpened = /<think>\s*$/;
+
+function afterPrompt(prompt: string, whole: string, { role, reasoning, content }: ChatMessage): string {
+  if (whole.startsWith(prompt)) return whole.slice(prompt.length);
+  // The prompt opens the thinking, and the template does not write it in a finished reply.
+  const header = prompt.replace(thinkingOpened, "");
+  if (header !== prompt && whole.startsWith(header)) {
+    const shown = whole.slice(header.length);
+    const thinking = reasoning === undefined || shown.includes(reasoning.trim()) ? "" : `${reasoning.trim()}\n`;
+    return `${thinking}</think>\n\n${shown.replace(/^\s*<\/think>\s*/, "")}`;
+  }
+  throw new UserError(
+    `the chat template does not render this ${role} message after its prompt: ${textOf(content).slice(0, 80)}`,
+    {
+      hint: "rollout_engine.renderer_name selects another format",
+    },
+  );
+}
+
+/** Without what the template writes after the end of the turn. */
+function closed({ turnEnd, eosId, decode }: Chat, text: string): string {
+  if (turnEnd === undefined) return eosId === null ? text : text + decode([eosId]);
+  const end = text.lastIndexOf(turnEnd);
+  return end < 0 ? text + turnEnd : text.slice(0, end + turnEnd.length);
+}
+
+/** For training on other messages than replies: the conversation is rendered once, as a whole. */
+async function wholeSteps(
+  given: readonly RowMessage[],
+  tools: readonly ToolDefinition[],
+  { chat, vision }: Renderer,
+  trained: "all_tokens" | "all_messages" | ((index: number) => boolean),
+): Promise<Step[]> {
+  const { messages } = await prepareImages(given.map(plainMessage), vision);
+  if (messages.some(({ content }) => typeof content !== "string")) {
+    throw new UserError("only replies can be trained in a row with images", {
+      hint: "sft.train_on=all_assistant_messages",
+    });
+  }
+  const options = { tools, addGenerationPrompt: false };
+  const whole = chat.renderText(messages, options);
+  if (trained === "all_tokens") return tokenSteps(await chat.encodeLater(whole), undefined, chat);
+  const pieces: Piece[] = [];
+  let at = 0;
+  for (const [index, message] of messages.entries()) {
+    const until = chat.renderText(messages.slice(0, index + 1), options);
+    if (!whole.startsWith(until) || until.length < at) {
+      throw new UserError(`the chat template renders message ${index + 1} in another way if further messages follow`, {
+        hint: "train on replies: sft.train_on=all_assistant_messages",
+      });
+    }
+    const begin = at + headerLength(chat, messages.slice(0, index), message, tools, at);
+    const body = closed(chat, until.slice(begin));
+    const end = Math.min(begin + body.length, until.length);
+    const learned = trained === "all_messages" ? given[index]?.weight !== 0 : trained(index);
+    pieces.push({ text: whole.slice(at, begin), trained: false }, { text: whole.slice(begin, end), trained: learned });
+    pieces.push({ text: until.slice(end), trained: false });
+    at = until.length;
+  }
+  return pieceSteps(chat, pieces, messages);
+}
+
+const mark = "Qz7message7zQ";
+
+/** Length of what the template writes before the message's own text. */
+function headerLength(
+  chat: Chat,
+  before: readonly ChatMessage[],
+  message: ChatMessage,
+  tools: readonly ToolDefinition[],
+  at: number,
+): number {
+  if (message.role === "assistant") {
+    const prompt = chat.renderText(before, { tools });
+    return prompt.length - at;
+  }
+  const marked = chat.renderText([...before, { ...message, content: mark }], { tools, addGenerationPrompt: false });
+  return Math.max(0, marked.indexOf(mark, at) - at);
+}
+
+interface Piece {
+  text: string;
+  trained: boolean;
+}
+
+async function pieceSteps(chat: Chat, pieces: readonly Piece[], messages: readonly ChatMessage[]): Promise<Step[]> {
+  const steps: Step[] = [];
+  let before = new Int32Array(0);
+  for (const { text, trained } of pieces) {
+    if (text === "") continue;
+    const tokens = await chat.encodeLater(text);
+    if (trained && before.length > 0) steps.push({ ...givenStep(chat, before, tokens), messages });
+    before = concatenate(Int32Array, [before, tokens]);
+  }
+  return steps;
+}
+
+/** TRL's: the end of text follows, if it is not there. */
+function textSteps({ prompt, text }: { prompt: string; text: string }, chat: Chat): Step[] {
+  const { eosId } = chat;
+  const eos = eosId === null ? "" : chat.decode([eosId]);
+  const ended = text.endsWith(eos) ? text : text + eos;
+  const whole = chat.encode(prompt + ended, { addSpecial: true });
+  if (prompt === "") return tokenSteps(whole, undefined, chat);
+  const context = chat.encode(prompt, { addSpecial: true });
+  const isPrefix = context.every((token, index) => token === whole[index]);
+  return [givenStep(chat, context, isPrefix ? whole.subarray(context.length) : chat.encode(ended))];
+}
+
+/** @param trained `[L-1]` 0 or 1 for each token but the first; default: all */
+function tokenSteps(tokens: Int32Array, trained: Uint8Array | undefined, chat: Chat): Step[] {
+  if (tokens.length < 2) throw new UserError("it has fewer than two tokens");
+  const steps: Step[] = [];
+  for (let from = 1; from < tokens.length; ) {
+    const flag = trained?.[from - 1] ?? 1;
+    let end = from + 1;
+    while (end < tokens.length && (trained?.[end - 1] ?? 1) === flag) end++;
+    if (flag === 1) steps.push(givenStep(chat, tokens.subarray(0, from), tokens.subarray(from, end)));
+    from = end;
+  }
+  return steps;
+}
+
+function givenStep(chat: Chat, promptTokens: Int32Array, tokens: Int32Array): Step {
+  return {
+    promptTokens,
+    tokens,
+    logprobs: new Float32Array(tokens.length).fill(Number.NaN),
+    given: true,
+    policyVersion: 0,
+    stopReason: "stop",
+    text: chat.decode(tokens, { skipSpecial: true }),
+    messages: [],
+    reward: null,
+  };
+}
+
+/** Without what only rows have. */
+const plainMessage = ({ weight: _, trainable: __, ...message }: RowMessage): ChatMessage => message;

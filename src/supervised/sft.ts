@@ -1,0 +1,107 @@
+/** Supervised fine-tuning: the trainer's loop with rows instead of rollouts. */
+import { type LikelihoodOptions, likelihoodLoss } from "../algorithms/supervised/likelihood-loss.ts";
+import { takeTasks } from "../data/sampler.ts";
+import type { Task } from "../data/task.ts";
+import type { Dataset } from "../data/types.ts";
+import type { Experiment } from "../trainer/experiment.ts";
+import type { Lesson, Source, SourceKind, SourceParts } from "../trainer/source.ts";
+import { type SourceOptions, sourceExperiment } from "./experiment.ts";
+import { checkRows, type GivenRow, lengthLimit, limited, ofRow, toLesson, trainedBytes } from "./given-rows.ts";
+import { readRow } from "./read-row.ts";
+import { rowSteps } from "./row-steps.ts";
+import { takeSteps } from "./take-steps.ts";
+
+/**
+ * An experiment that learns from rows.
+ *
+ * @example
+ * await train(sft({ data: await openDataset("rows.jsonl") }), { overrides: ["sft.train_on=last_assistant_message"] });
+ */
+export const sft = <Row>(options: SourceOptions<Row>): Experiment<Row> =>
+  sourceExperiment(options, rows(options.validation), { learning_rate: 1e-4, lr_schedule: "linear" }, 32);
+
+const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
+  name: "rows",
+  needsReference: false,
+  async open(parts, config) {
+    const { train_on, reduction, loss_type: lossType } = config.sft;
+    const limit = lengthLimit(config, parts.contextWindow);
+    const read = (task: Task) => readRow(task.row, task.origin);
+    const give = (task: Task) =>
+      ofRow(task, async (): Promise<GivenRow> => {
+        const { trajectory, ...counts } = await limited(rowSteps(read(task), parts, train_on), "row", limit);
+        return { task, trajectories: [trajectory], ...counts };
+      });
+    for (const dataset of [parts.tasks, validation]) if (dataset) await checkRows(dataset, limit, read, give);
+    const source: Source = {
+      phase: "rows",
+      samples: false,
+      next: async (step) => nextLesson(parts, give, step, limit.most),
+      update: (lesson, context) => learnRows(parts, lesson, { reduction, lossType }, context),
+    };
+    if (validation) source.validate = () => measureRows(parts, validation, give, config.data.val_batch_size);
+    return source;
+  },
+});
+
+async function nextLesson(
+  { tasks, recipe }: SourceParts,
+  give: (task: Task) => Promise<GivenRow>,
+  step: number,
+  most: number,
+) {
+  const drawn = takeTasks(tasks, recipe.tasks, step);
+  return toLesson(await Promise.all(drawn.tasks.map(give)), drawn.epoch, most);
+}
+
+async function learnRows(
+  { models, recipe, chat }: SourceParts,
+  lesson: Lesson,
+  options: LikelihoodOptions,
+  context: Parameters<Source["update"]>[1],
+) {
+  const { batch } = lesson;
+  const update = await takeSteps(
+    models.learner,
+    batch,
+    (part) => likelihoodLoss(part, options),
+    recipe.update,
+    context,
+  );
+  const { tokens } = batch.totals;
+  const metrics: Record<string, number> = { ...update.metrics, "sft/tokens": tokens };
+  const nll = metrics["sft/nll"];
+  if (nll !== undefined)
+    metrics["sft/bits_per_byte"] = bitsPerByte(nll * tokens, trainedBytes(lesson.gathered.episodes, chat));
+  return { ...update, metrics };
+}
+
+/** `val/loss` is the mean over all trained tokens, regardless of `sft.reduction`. */
+async function measureRows(
+  { models, chat }: SourceParts,
+  dataset: Dataset<unknown>,
+  give: (task: Task) => Promise<GivenRow>,
+  batchSize: number,
+): Promise<Record<string, number>> {
+  const atOnce = batchSize === -1 ? dataset.size : batchSize;
+  let [sum, tokens, bytes] = [0, 0, 0];
+  for (let first = 0; first < dataset.size; first += atOnce) {
+    const count = Math.min(atOnce, dataset.size - first);
+    const given = await Promise.all(Array.from({ length: count }, (_, index) => give(dataset.task(first + index))));
+    const { batch, gathered } = toLesson(given, 0, Number.POSITIVE_INFINITY);
+    if (batch.sequences.length === 0) continue;
+    const { logprobs } = await models.learner.forward(batch.sequences, {});
+    sum -= logprobs.reduce((total, logprob) => total + logprob, 0);
+    tokens += logprobs.length;
+    bytes += trainedBytes(gathered.episodes, chat);
+  }
+  const loss = sum / tokens;
+  return {
+    "val/log_likelihood": -loss,
+    "val/loss": loss,
+    "val/bits_per_byte": bitsPerByte(sum, bytes),
+    "val/tokens": tokens,
+  };
+}
+
+const bitsPerByte = (nats: number, bytes: number) => nats / Math.LN2 / bytes;

@@ -1,0 +1,55 @@
+/** What a run learns from: rollouts (`loop.ts`), or the rows and pairs of a dataset (`src/supervised`). The loop does not know which. */
+import type { Blind, Vision } from "../chat/images/prepare-images.ts";
+import type { Chat } from "../chat/types.ts";
+import type { Config } from "../config/schema.ts";
+import type { TaskOptions } from "../data/sampler.ts";
+import type { Dataset } from "../data/types.ts";
+import type { SequenceSource } from "../trajectories/to-batch.ts";
+import type { TrainingBatch } from "../trajectories/types.ts";
+import type { GatheredStep } from "./rollouts/group-episodes.ts";
+import type { Models } from "./state.ts";
+import type { Credit } from "./update/assign-credit.ts";
+import type { Update, UpdateContext, UpdateOptions } from "./update/update-policy.ts";
+
+/** The sequences of one step, and the episodes that they come from. */
+export interface Lesson {
+  gathered: GatheredStep;
+  credit: Credit;
+  batch: TrainingBatch;
+  /** `[S]` */
+  sources: readonly SequenceSource[];
+  metrics: Record<string, number>;
+}
+
+export interface Source {
+  /** The name of the time that `next` takes: `time/{phase}`. */
+  readonly phase: string;
+  /** Whether it samples, so that the weights of each step must be published. */
+  readonly samples: boolean;
+  /** @param step counts from 1 */
+  next(step: number): Promise<Lesson>;
+  update(lesson: Lesson, context: UpdateContext): Promise<Update>;
+  /** Measures the current weights on data of its own: `val/*`. */
+  validate?(): Promise<Record<string, number>>;
+}
+
+/** What an experiment can name instead of rollouts. */
+export interface SourceKind {
+  /** The value of `training.source`. */
+  name: Exclude<Config["training"]["source"], "rollouts">;
+  /** Whether it compares with the model before training. */
+  needsReference: boolean;
+  /** @throws UserError for data that cannot be used */
+  open(parts: SourceParts, config: Config): Promise<Source> | Source;
+}
+
+export interface SourceParts {
+  tasks: Dataset<unknown>;
+  chat: Chat;
+  vision: Vision | Blind;
+  models: Models;
+  recipe: { tasks: TaskOptions; update: UpdateOptions };
+  /** The longest sequence that all models accept, in tokens. */
+  contextWindow: number;
+  warn(text: string): void;
+}
