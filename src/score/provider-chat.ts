@@ -3,11 +3,11 @@
  * a prompt holds its messages, and they can be read back from it.
  */
 import { assembleChat } from "../chat/assemble-chat.ts";
-import { callFromValue, malformed, type WrittenCall } from "../chat/formats/format.ts";
+import { type CallFormat, thinkTags } from "../chat/formats/format.ts";
+import { hermes } from "../chat/formats/hermes.ts";
 import { textOf } from "../chat/images/content.ts";
 import type { ChatMessage, TextMessage, ToolCall, ToolDefinition } from "../chat/messages.ts";
 import type { Chat, RenderOptions } from "../chat/types.ts";
-import { own } from "../own.ts";
 
 const roles = ["system", "user", "assistant", "tool"] as const;
 /** Ids 0 to 5: the end of a turn, the header of the tools, and those of the four roles. */
@@ -40,34 +40,17 @@ export function writeReply({ content, reasoning, toolCalls = [] }: Omit<TextMess
   return escapeMarks(thinking + [...(content === "" ? [] : [content]), ...calls].join("\n"));
 }
 
-function readCalls(text: string) {
-  const found = {
-    content: "",
-    calls: [] as (WrittenCall & { id?: string })[],
-    problems: [] as ReturnType<typeof malformed>[],
-  };
-  let end = 0;
-  for (const match of text.matchAll(/<tool_call>(.*?)<\/tool_call>/gs)) {
-    found.content += text.slice(end, match.index);
-    end = match.index + match[0].length;
-    let value: unknown;
-    try {
-      value = JSON.parse(match[1]!);
-    } catch {
-      value = undefined;
-    }
-    const call = callFromValue(value, "arguments", match[1]!);
-    if (typeof call === "string") {
-      found.problems.push(malformed(call, match[0]));
-      found.content += match[0];
-      continue;
-    }
-    const id = own(value as Record<string, unknown>, "id");
-    found.calls.push(typeof id === "string" ? { ...call, id } : call);
-  }
-  found.content += text.slice(end);
-  return found;
-}
+/** Keeps the ids of the provider. */
+const calls: CallFormat = {
+  ...hermes,
+  read(text, tools) {
+    const found = hermes.read(text, tools);
+    return {
+      ...found,
+      calls: found.calls.map((call) => ({ ...call, ...(call.writtenId ? { id: call.writtenId } : {}) })),
+    };
+  },
+};
 
 function renderText(
   messages: readonly ChatMessage[],
@@ -99,7 +82,7 @@ export function providerChat(): ProviderChat {
     decode,
     renderText,
     specials,
-    syntax: { thinks: true, calls: readCalls },
+    format: { thinking: thinkTags, calls },
     ids: { bos: null, eos: 0, pad: null },
   });
   return {

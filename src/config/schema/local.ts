@@ -17,7 +17,7 @@ export const local = section({
       "Tokens per forward-backward pass of a process; 0 chooses by available memory. A single process halves it after an out-of-memory error.",
     ),
   gradient_checkpointing: z
-    .union([z.literal("auto"), z.boolean()])
+    .union([z.enum(["auto"]), z.boolean()])
     .default("auto")
     .describe(
       "Recompute activations in the backward pass to save memory; auto does if training would not fit otherwise (never with several processes).",
@@ -28,7 +28,7 @@ export const local = section({
   max_sample_rows: positive.default(256).describe("Number of sequences sampled concurrently."),
   threads: count.min(0).default(0).describe("Number of tensor library threads; 0 is one per core."),
   processes: z
-    .union([z.literal("auto"), positive])
+    .union([z.enum(["auto"]), positive])
     .default(1)
     .describe(
       "Number of processes (one per GPU) that train the model together; a separate process samples. auto is the number of visible NVIDIA GPUs before the first of sampler.devices, or 1 without such GPUs.",
