@@ -3,12 +3,10 @@
  * rest of both distributions is ignored, counted as one more token (a tail), or removed by renormalizing.
  */
 
-type Floats = Float32Array | Float64Array;
-
 /** One position, `[K]` each: log-probabilities of the compared tokens under both models. */
 export interface Compared {
-  student: Floats;
-  teacher: Floats;
+  student: Float64Array;
+  teacher: Float64Array;
 }
 
 export interface DivergenceOptions {
@@ -34,41 +32,38 @@ export interface DivergenceDefinition {
   evaluate(compared: Compared, options: DivergenceOptions): DivergenceValue;
 }
 
-/** Types the table's entries without losing their names. */
-const define = (definition: DivergenceDefinition) => definition;
-
 export const divergences = {
   /** Without the rest of the distributions it may be negative; then it is 0, as in verl. */
-  forward_kl_topk: define({
+  forward_kl_topk: {
     formula: "max(0, sum p_t (log p_t - log p_s))",
     source: "verl",
-    evaluate({ student, teacher }) {
+    evaluate({ student, teacher }: Compared) {
       let value = 0;
       for (let k = 0; k < student.length; k++) value += Math.exp(teacher[k]!) * (teacher[k]! - student[k]!);
       const slopes = Float64Array.from(teacher, (logprob) => (value < 0 ? 0 : -Math.exp(logprob)));
       return { value: Math.max(0, value), slopes };
     },
-  }),
-  cross_entropy_topk: define({
+  },
+  cross_entropy_topk: {
     formula: "-sum p'_t log p_s, p' renormalized",
     source: "Tinker cookbook (SDFT)",
-    evaluate({ student, teacher }) {
+    evaluate({ student, teacher }: Compared) {
       const weights = renormalized(teacher).map(Math.exp);
       const slopes = weights.map((weight) => -weight);
       return { value: slopes.reduce((sum, slope, k) => sum + slope * student[k]!, 0), slopes };
     },
-  }),
-  reverse_kl_topk: define({
+  },
+  reverse_kl_topk: {
     formula: "sum p'_s (log p'_s - log p'_t), p' renormalized",
     source: "Tinker cookbook (SDFT)",
-    evaluate: (compared) => generalized(compared, { beta: 1, tail: false }),
-  }),
-  jsd: define({
+    evaluate: (compared: Compared) => generalized(compared, { beta: 1, tail: false }),
+  },
+  jsd: {
     formula: "beta KL(p_t, m) + (1 - beta) KL(p_s, m), m = (1 - beta) p_s + beta p_t; for beta 0 and 1 the KL itself",
     source: "TRL; arXiv 2306.13649",
-    support: ({ beta }) => (beta === 0 ? "most likely" : beta === 1 ? "sampled" : "most likely and sampled"),
+    support: ({ beta }: Pick<DivergenceOptions, "beta">) => (beta === 0 ? "most likely" : beta === 1 ? "sampled" : "most likely and sampled"),
     evaluate: generalized,
-  }),
+  },
 } as const satisfies Record<string, DivergenceDefinition>;
 
 export type DivergenceName = keyof typeof divergences;
@@ -96,9 +91,9 @@ function generalized({ student, teacher }: Compared, { beta, tail }: DivergenceO
   return { value, slopes: tail ? throughTail(slopes, own) : throughNormalizer(slopes, own) };
 }
 
-const sumOfExp = (logprobs: Floats) => logprobs.reduce((sum, logprob) => sum + Math.exp(logprob), 0);
+const sumOfExp = (logprobs: Float64Array) => logprobs.reduce((sum, logprob) => sum + Math.exp(logprob), 0);
 
-function renormalized(logprobs: Floats): Float64Array {
+function renormalized(logprobs: Float64Array): Float64Array {
   const largest = logprobs.reduce((most, logprob) => Math.max(most, logprob), Number.NEGATIVE_INFINITY);
   const total = largest + Math.log(logprobs.reduce((sum, logprob) => sum + Math.exp(logprob - largest), 0));
   return Float64Array.from(logprobs, (logprob) => logprob - total);
@@ -107,7 +102,7 @@ function renormalized(logprobs: Floats): Float64Array {
 /** The probabilities are 32-bit floats, so a smaller rest is rounding. */
 const leastRest = 1e-7;
 
-function withTail(logprobs: Floats): Float64Array {
+function withTail(logprobs: Float64Array): Float64Array {
   const rest = Math.max(leastRest, 1 - sumOfExp(logprobs));
   return Float64Array.of(...logprobs, Math.log(rest));
 }

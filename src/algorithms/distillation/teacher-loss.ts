@@ -2,6 +2,7 @@
 import { type KlEstimatorName, klEstimators } from "../kl/kl-estimators.ts";
 import {
   type Compared,
+  type DivergenceDefinition,
   type DivergenceName,
   type DivergenceOptions,
   type DivergenceValue,
@@ -42,7 +43,8 @@ export function tokensLoss({ student, teacher }: Compared, options: TokensLoss):
   const least = leastLogprob ?? Number.NEGATIVE_INFINITY;
   const raise = (logprobs: Compared["student"]) => Float64Array.from(logprobs, (logprob) => Math.max(logprob, least));
   const compared = { student: raise(student), teacher: raise(teacher) };
-  const { value, slopes } = divergences[divergence].evaluate(compared, options);
+  const { evaluate }: DivergenceDefinition = divergences[divergence];
+  const { value, slopes } = evaluate(compared, options);
   const factor = passes(value, maxLoss);
   return {
     value: bounded(value, maxLoss),

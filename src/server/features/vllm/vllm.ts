@@ -170,6 +170,22 @@ function createGenerator({ context, samplers }: Service, adapters: ServedAdapter
     throw new Error("the engine ended the call without answering it");
   }
 
+  /** The sampler does not compute it. */
+  async function topOfPrompt(
+    { learner }: Policy,
+    { prompt: tokens, topPromptLogprobs: count }: SampleRequest,
+  ): Promise<Pick<Sample, "topPromptLogprobs">> {
+    if (count === undefined) return {};
+    const trained = new Uint8Array(tokens.length - 1).fill(1);
+    const found = await learner.mostLikely!([{ tokens, trained }], count);
+    const row = (at: number) => ({
+      tokens: found.tokens.slice(at * count, (at + 1) * count),
+      logprobs: found.logprobs.slice(at * count, (at + 1) * count),
+    });
+    const none = { tokens: new Int32Array(0), logprobs: new Float32Array(0) };
+    return { topPromptLogprobs: [none, ...Array.from(trained, (_, at) => row(at))] };
+  }
+
   return {
     /** @throws UserError for a request that the model cannot answer */
     accept(call: GenerateCall): Generation {
@@ -192,9 +208,12 @@ function createGenerator({ context, samplers }: Service, adapters: ServedAdapter
           const either = AbortSignal.any([signal, stop.signal]);
           setMaxListeners(0, either);
           try {
-            const sample = await use((policy) =>
-              base.scheduler.sample(owner, 1, () => sampleOne(base, policy, request, either, onToken)),
-            );
+            const sample = await use(async (policy) => {
+              const sampled = await base.scheduler.sample(owner, 1, () =>
+                sampleOne(base, policy, request, either, onToken),
+              );
+              return { ...sampled, ...(await base.scheduler.train(owner, () => topOfPrompt(policy, request))) };
+            });
             metrics.add("hone_prompt_tokens_total", {}, request.prompt.length);
             metrics.add("hone_sampled_tokens_total", {}, sample.tokens.length);
             context.use("sampling_prefill", null, base.name, request.prompt.length);
