@@ -1,13 +1,14 @@
 /** Learning from a teacher: advantages on the sampled tokens, and divergences over several tokens of each position. */
+
+import { teacherAdvantages, teacherKl } from "../../../src/algorithms/distillation/teacher-advantages.ts";
+import { estimatorLoss, tokensLoss } from "../../../src/algorithms/distillation/teacher-loss.ts";
 import {
   type Compared,
   type DivergenceName,
   type DivergenceOptions,
   divergences,
   overlap,
-} from "../../../src/algorithms/distillation/divergences.ts";
-import { teacherAdvantages, teacherKl } from "../../../src/algorithms/distillation/teacher-advantages.ts";
-import { estimatorLoss, tokensLoss } from "../../../src/algorithms/distillation/teacher-loss.ts";
+} from "../../../src/algorithms/divergences/divergences.ts";
 import { offsetsOf } from "../../../src/trajectories/batch.ts";
 import { type Deviation, type Families, family, skipped } from "./family.ts";
 import { klName } from "./kl.ts";

@@ -1,5 +1,5 @@
 /** The loss of single tokens against a teacher, with its bounds; without weights. */
-import { type KlEstimatorName, klEstimators } from "../kl/kl-estimators.ts";
+
 import {
   type Compared,
   type DivergenceDefinition,
@@ -7,7 +7,8 @@ import {
   type DivergenceOptions,
   type DivergenceValue,
   divergences,
-} from "./divergences.ts";
+} from "../divergences/divergences.ts";
+import { type KlEstimatorName, klEstimators } from "../kl/kl-estimators.ts";
 
 interface Bounds {
   /** Losses are clamped to +-this, with zero gradient outside; null: no bound. */

@@ -17,7 +17,8 @@ export interface TeacherServer {
 }
 
 /** The model that learns. */
-export interface Policy extends Pick<Engine, "model" | "images"> {
+export interface Policy extends Pick<Engine, "model"> {
+  images: Engine["images"] | undefined;
   /** Without special tokens at its ends. */
   encode(text: string): ArrayLike<number>;
 }
@@ -47,7 +48,6 @@ export async function openServerTeacher(
   return { teacher: samplerTeacher(sampler, maxLength === undefined ? {} : { maxLength }), close: sampler.close };
 
   async function requireSameTokenizer(): Promise<void> {
-    const own = Array.from(policy.encode(tokenizerProbe));
     let theirs: number[];
     try {
       theirs = await tokenize(asking, model!.name, tokenizerProbe);
@@ -56,7 +56,7 @@ export async function openServerTeacher(
       onNote(`the tokenizer of the teacher at ${url} could not be compared with the policy's: ${error.message}`);
       return;
     }
-    if (own.join() === theirs.join()) return;
+    if (Array.from(policy.encode(tokenizerProbe)).join() === theirs.join()) return;
     throw new UserError(`the teacher at ${url} has a different vocabulary from ${policy.model.name}`, {
       hint: "a teacher scores the policy's own tokens, so it needs the same tokenizer",
     });

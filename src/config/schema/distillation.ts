@@ -1,7 +1,6 @@
 /** `distillation`: learning from a teacher, under verl's names; and rLLM's older names. */
 import { z } from "zod";
-import { type DivergenceName, divergences } from "../../algorithms/distillation/divergences.ts";
-import { klEstimators, type KlEstimatorName } from "../../algorithms/kl/kl-estimators.ts";
+import { type DivergenceName, divergences } from "../../algorithms/divergences/divergences.ts";
 import { aboveZero, count, notNegative, off, on, optionalText, section, share, text } from "./about.ts";
 
 const optional = text.nullish();
@@ -19,8 +18,7 @@ const teacher = z
   });
 
 /** From the sampled token, and over several tokens of each position. */
-export type LossMode = KlEstimatorName | DivergenceName;
-const lossModes = [...Object.keys(klEstimators), ...Object.keys(divergences)] as LossMode[];
+const lossModes = ["k1", "k2", "k3", "abs", ...(Object.keys(divergences) as DivergenceName[])] as const;
 
 export const distillation = section({
   enabled: off.describe("Learn from a teacher, on the policy's own replies."),
@@ -52,9 +50,7 @@ export const distillation = section({
         "true: minus the difference is added to the advantages; false: the difference is a loss; null: true for k1, else false.",
       )
       .meta({ note: "verl's default is false." }),
-    use_task_rewards: off
-      .describe("Also learn from the task's rewards.")
-      .meta({ note: "verl's default is true." }),
+    use_task_rewards: off.describe("Also learn from the task's rewards.").meta({ note: "verl's default is true." }),
     distillation_loss_coef: notNegative.default(1).describe("Weight of the difference in the advantages or the loss."),
     kl_discount_factor: share
       .default(0)
@@ -71,13 +67,16 @@ export const distillation = section({
       .describe("Clamp the log-probabilities that a divergence compares from below; null does not."),
     topk: count
       .refine((value) => value >= 1, {
-        error: "must be at least 1: divergences over the whole vocabulary are not supported; topk=20 has nearly all of it",
+        error:
+          "must be at least 1: divergences over the whole vocabulary are not supported; topk=20 has nearly all of it",
       })
       .default(20)
       .describe("Number of the teacher's most likely tokens that a divergence compares."),
     beta: share
       .default(0)
-      .describe("jsd: 0 is KL(teacher || student), 1 is KL(student || teacher) of the sampled token, 0.5 is symmetric."),
+      .describe(
+        "jsd: 0 is KL(teacher || student), 1 is KL(student || teacher) of the sampled token, 0.5 is symmetric.",
+      ),
     add_tail: on.describe("jsd: count the other tokens as one more; false renormalizes the compared ones instead."),
   }),
 });

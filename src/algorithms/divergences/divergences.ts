@@ -61,7 +61,8 @@ export const divergences = {
   jsd: {
     formula: "beta KL(p_t, m) + (1 - beta) KL(p_s, m), m = (1 - beta) p_s + beta p_t; for beta 0 and 1 the KL itself",
     source: "TRL; arXiv 2306.13649",
-    support: ({ beta }: Pick<DivergenceOptions, "beta">) => (beta === 0 ? "most likely" : beta === 1 ? "sampled" : "most likely and sampled"),
+    support: ({ beta }: Pick<DivergenceOptions, "beta">) =>
+      beta === 0 ? "most likely" : beta === 1 ? "sampled" : "most likely and sampled",
     evaluate: generalized,
   },
 } as const satisfies Record<string, DivergenceDefinition>;
