@@ -9,7 +9,7 @@ const teacher = z
   .strictObject({
     key: optional,
     model_path: optional,
-    base_url: z.url({ protocol: /^https?$/ }).nullish(),
+    base_url: text.refine((url) => /^https?:\/\/[^/]/.test(url), "must begin with http:// or https://").nullish(),
     model: optional,
     api_key_env: optional,
   })

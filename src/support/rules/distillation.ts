@@ -1,6 +1,7 @@
 /** What settings of `distillation` require, and what they do to other settings. */
 import { isDeepStrictEqual } from "node:util";
 import { modelSource } from "../../backends/local/models.ts";
+import { isRemote } from "../../backends/registry/open-engine.ts";
 import type { Rule } from "../../backends/rule.ts";
 import {
   actsOnAdvantages,
@@ -19,9 +20,11 @@ const algorithm = "rllm.algorithm";
 const teacherKeys = [`${section}.teacher_models`, ...under(`${older}.teacher_rollout_args`, "model", "base_url")];
 
 /** Whether both names are of the same model. */
-function isPolicy({ model, rllm }: Config, name: string): boolean {
+function isPolicy(config: Config, name: string): boolean {
+  const { model } = config;
   if (name === model.name) return true;
-  if (rllm.backend === "tinker") return false;
+  // The names of a service are not paths.
+  if (isRemote(config)) return false;
   try {
     return isDeepStrictEqual(modelSource(name), modelSource(model.name));
   } catch {
@@ -41,7 +44,7 @@ export const distillationRules: readonly Rule[] = [
     outcome: "unsupported",
     keys: [`${older}.shared_tokenizer`],
     requires: "a teacher with the policy's tokenizer, which scores the policy's own tokens",
-    isMet: (_, value) => value !== false,
+    isMet: ({ config }) => config.rllm.distill.shared_tokenizer,
   },
   contradicts(
     [`${section}.enabled`, `${older}.enable`],

@@ -33,6 +33,7 @@ export async function openTeachers(parts: Parts, options: TeachingOptions): Prom
   for (const spec of specs) teachers.set(spec.key, { name: spec.name, teacher: await openOne(parts, spec) });
   if (specs.length === 0) teachers.set(null, { name: "policy", teacher: learnerTeacher(learner) });
   for (const { name, teacher } of teachers.values()) requireUsable(name, teacher, { longest, count });
+  requireFew(count, engine.model.vocabularySize);
   const [only] = teachers.values();
 
   const { train, teacherPrompt } = experiment;
@@ -81,6 +82,13 @@ function requireUsable(name: string, teacher: Teacher, { longest, count }: Pick<
       hint: "distillation.distillation_loss.loss_mode=k1 reads only the sampled tokens",
     });
   }
+}
+
+function requireFew(count: number, vocabularySize: number): void {
+  if (count <= vocabularySize) return;
+  throw new UserError(
+    `distillation.distillation_loss.topk is ${count}, but the vocabulary has only ${vocabularySize} tokens`,
+  );
 }
 
 /** Finds rows by the ids of their tasks, which episodes keep. */

@@ -69,7 +69,7 @@ describe.each([
   ["k2", ["rllm.algorithm.loss_agg_mode=seq-mean-token-mean"]],
   ["forward_kl_topk", ["distillation.distillation_loss.topk=2"]],
   ["cross_entropy_topk", ["distillation.distillation_loss.topk=3"]],
-  ["reverse_kl_topk", ["distillation.distillation_loss.topk=10"]],
+  ["reverse_kl_topk", ["distillation.distillation_loss.topk=8"]],
   ["jsd", ["distillation.distillation_loss.topk=2"]],
   ["jsd", ["distillation.distillation_loss.beta=0.5", "distillation.distillation_loss.topk=1"]],
   ["jsd", ["distillation.distillation_loss.beta=1"]],
@@ -247,6 +247,7 @@ test.each<[string[], string]>([
     "a different key for each of several teachers",
   ],
   [[...plain, "+distillation.teacher_models.strong={key: a}"], "either model_path or base_url"],
+  [[...taught, mode("jsd")], "the vocabulary has only 8 tokens"],
 ])("%j is refused before the run", async (overrides, message) => {
   await expect(run(overrides)).rejects.toThrow(message);
 });
