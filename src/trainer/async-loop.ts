@@ -40,12 +40,12 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
 
     const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
     const { batch, sources, metrics } = toBatch(credit.groups, credit.advantages, recipe.sequences);
-    const lessons = models.teaching && (await askTeachers(models.teaching, batch, sources, credit.groups));
+    const scores = models.teaching && (await askTeachers(models.teaching, batch, sources, credit.groups));
     const update = await dispatch.during(
       updatePolicy(models, batch, recipe.update, {
         step,
         klWeight: progress.klWeight,
-        lessons,
+        scores,
         shares: sharesOfTasks(credit.groups, options.atOnce),
         onProgress: (done, total) => run.emit({ type: "update-progress", step, done, total }),
       }),

@@ -79,8 +79,8 @@ const rollouts = (run: Run): Source => ({
   },
   async update({ batch, sources, credit }, context) {
     const { models, recipe } = run;
-    const lessons = models.teaching && (await askTeachers(models.teaching, batch, sources, credit.groups));
-    return updatePolicy(models, batch, recipe.update, { ...context, lessons });
+    const scores = models.teaching && (await askTeachers(models.teaching, batch, sources, credit.groups));
+    return updatePolicy(models, batch, recipe.update, { ...context, scores });
   },
 });
 

@@ -193,7 +193,7 @@ export interface TrainingBatch {
   /** `[N]` importance weight of each token's policy loss, with off-policy correction. */
   rolloutWeights?: Float32Array;
   /** `[N]` place of each token in what teachers say of the batch as it was made. */
-  lessons?: Float32Array;
+  scores?: Float32Array;
   /** `[S]` index of the group each sequence belongs to. */
   groups: Int32Array;
   /** `[S]` the role of each sequence's trajectory. */

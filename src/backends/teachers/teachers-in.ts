@@ -15,7 +15,13 @@ export type TeacherSpec = {
   key: string | null;
 } & (
   | { kind: "model"; model: string }
-  | { kind: "server"; url: string; model: string | undefined; apiKey: string | undefined }
+  | {
+      kind: "server";
+      url: string;
+      model: string | undefined;
+      /** The key itself, or the environment variable that has it. */
+      apiKey: string | { variable: string } | undefined;
+    }
 );
 
 /** Empty: the policy teaches itself. */
@@ -24,7 +30,7 @@ export function teachersIn({ distillation, rllm: { distill } }: Config): Teacher
   const named = Object.entries(distillation.teacher_models).map(([name, given]): TeacherSpec => {
     const { key = null, model_path, base_url: url, model, api_key_env } = given;
     if (model_path != null) return { name, key, kind: "model", model: model_path };
-    const apiKey = api_key_env == null ? undefined : (process.env[api_key_env] ?? "");
+    const apiKey = api_key_env == null ? undefined : { variable: api_key_env };
     return { name, key, kind: "server", url: url!, model: model ?? undefined, apiKey };
   });
   const about = { name: "teacher", key: null } as const;

@@ -54,6 +54,12 @@ export const distillationRules: readonly Rule[] = [
     `+${section}.teacher_models.NAME.model_path=MODEL`,
   ),
   contradicts(
+    [`${section}.enabled`, `${older}.enable`],
+    "training.source=rollouts, because a teacher scores the policy's own replies",
+    ({ training }) => training.source === "rollouts",
+    "hone train learns from a teacher",
+  ),
+  contradicts(
     teacherKeys,
     "another model than model.name: a policy learns nothing from itself without the experiment's teacherPrompt",
     (config, script) =>

@@ -62,11 +62,20 @@ async function openOne({ engine, policy, chat, warn, closeLater }: Parts, spec: 
   }
   const { url, model, apiKey, name } = spec;
   const setting = `distillation.teacher_models.${name}`;
+  const key = typeof apiKey === "object" ? keyIn(apiKey.variable, setting) : apiKey;
   const encode = (text: string) => chat.encode(text);
   const policyModel = { model: engine.model, images: engine.images, encode };
-  const { teacher, close } = await openServerTeacher({ url, model, apiKey, setting }, policyModel, warn);
+  const { teacher, close } = await openServerTeacher({ url, model, apiKey: key, setting }, policyModel, warn);
   closeLater(close);
   return teacher;
+}
+
+function keyIn(variable: string, setting: string): string {
+  const key = process.env[variable];
+  if (key) return key;
+  throw new UserError(`${setting}.api_key_env: the environment variable ${variable} is not set`, {
+    hint: "set it, or remove api_key_env",
+  });
 }
 
 function requireUsable(name: string, teacher: Teacher, { longest, count }: Pick<TeachingOptions, "longest" | "count">) {

@@ -27,7 +27,7 @@ export interface Teaching {
 }
 
 /** `[N]` over the trained tokens of the batch as it was made. */
-export interface Lessons {
+export interface TeacherScores {
   /** The teacher's log-probability of each sampled token; NaN: unknown, because the sequence is too long for the teacher. */
   logprobs: Float32Array;
   /** The teacher's most likely tokens, `count` for each; -1: unknown. */
@@ -53,7 +53,7 @@ export async function askTeachers(
   batch: TrainingBatch,
   sources: readonly SequenceSource[],
   groups: readonly TrajectoryGroup[],
-): Promise<Lessons> {
+): Promise<TeacherScores> {
   const size = batch.advantages.length;
   const width = Math.max(1, count);
   const logprobs = new Float32Array(size).fill(Number.NaN);
@@ -124,7 +124,7 @@ function spread<Values extends Float32Array | Int32Array>(
 }
 
 /** The share of the compared tokens that are also among the policy's most likely ones, in the first sequences of a batch. */
-export async function overlapRatio(learner: Learner, batch: TrainingBatch, { likely }: Lessons): Promise<number> {
+export async function overlapRatio(learner: Learner, batch: TrainingBatch, { likely }: TeacherScores): Promise<number> {
   const { tokens, count } = likely!;
   const sequences = batch.sequences.slice(0, shownSequences);
   const own = await learner.mostLikely!(sequences, count);
@@ -136,8 +136,8 @@ export async function overlapRatio(learner: Learner, batch: TrainingBatch, { lik
 }
 
 /** @param batch whose `samplerLogprobs` are the policy's own */
-export function lessonMetrics(
-  { logprobs, teachers }: Lessons,
+export function teacherMetrics(
+  { logprobs, teachers }: TeacherScores,
   { samplerLogprobs, offsets }: TrainingBatch,
 ): Record<string, number> {
   const metrics: Record<string, number> = {};

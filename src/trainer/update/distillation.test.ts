@@ -223,8 +223,10 @@ describe("a teacher on a server", () => {
     );
   });
 
-  test("is refused without the model, or with a shorter context than the run's", async () => {
+  test("is refused without the model or the key", async () => {
     await expect(run([...plain, served(", model: other")])).rejects.toThrow('does not serve "other"');
+    const keyless = served().replace("TEACHER_KEY", "NO_KEY");
+    await expect(run([...plain, keyless])).rejects.toThrow("the environment variable NO_KEY is not set");
   });
 });
 

@@ -11,7 +11,7 @@ import type { Loss, LossValue, OutputGradient } from "../../algorithms/types.ts"
 import type { ForwardBackwardResult, Learner } from "../../backends/engine.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs, TrainingBatch } from "../../trajectories/types.ts";
-import type { Lessons } from "./ask-teachers.ts";
+import type { TeacherScores } from "./ask-teachers.ts";
 
 export interface TeacherTerm {
   loss: EstimatorLoss | TokensLoss;
@@ -31,13 +31,13 @@ interface Place {
  * A learner whose gradients are those of the given loss plus the weighted loss against the teacher. Its results have the
  * outputs of the sampled tokens alone.
  *
- * @param part the batch that losses are built for; `part.lessons` are the places of its tokens in `lessons`
+ * @param part the batch that losses are built for; `part.scores` are the places of its tokens in `scores`
  * @param weightOf the weight of each trained token of a sequence, by its index in `part`
  */
 export function learnFromTeacher(
   learner: Learner,
   part: TrainingBatch,
-  lessons: Lessons,
+  scores: TeacherScores,
   term: TeacherTerm,
   weightOf: (sequence: number) => number,
 ): Learner {
@@ -45,7 +45,7 @@ export function learnFromTeacher(
 
   function prepare(sequences: readonly Sequence[], loss: Loss) {
     const indices = sequences.map((sequence) => indexOf.get(sequence)!);
-    const places = indices.map((index) => placesOf(part, index, lessons, term.loss));
+    const places = indices.map((index) => placesOf(part, index, scores, term.loss));
     const whole: Loss = {
       name: `${loss.name} and ${term.loss.kind === "estimator" ? term.loss.estimator : term.loss.divergence} to the teacher`,
       outputs: loss.outputs,
@@ -79,23 +79,23 @@ export function learnFromTeacher(
   };
 }
 
-function placesOf(part: TrainingBatch, index: number, lessons: Lessons, loss: TeacherTerm["loss"]): Place[] {
+function placesOf(part: TrainingBatch, index: number, scores: TeacherScores, loss: TeacherTerm["loss"]): Place[] {
   const { tokens, trained } = part.sequences[index]!;
   const [from = 0] = part.offsets.subarray(index, index + 1);
   const positions = [...trained.keys()].filter((position) => trained[position] === 1);
   return positions.map((position, offset) => {
-    const row = part.lessons![from + offset]!;
-    const teacher = lessons.logprobs[row]!;
+    const row = part.scores![from + offset]!;
+    const teacher = scores.logprobs[row]!;
     const nothing = { teacher, tokens: new Int32Array(0), logprobs: new Float64Array(0) };
     if (loss.kind === "estimator" || Number.isNaN(teacher)) return nothing;
-    return { teacher, ...supportOf(loss, lessons, row, { token: tokens[position + 1]!, logprob: teacher }) };
+    return { teacher, ...supportOf(loss, scores, row, { token: tokens[position + 1]!, logprob: teacher }) };
   });
 }
 
 /** The tokens that a divergence compares at one place, without doubles. */
 function supportOf(
   { divergence, ...options }: TokensLoss,
-  { likely }: Lessons,
+  { likely }: TeacherScores,
   row: number,
   sampled: { token: number; logprob: number },
 ): Pick<Place, "tokens" | "logprobs"> {

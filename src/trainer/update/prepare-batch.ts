@@ -23,7 +23,7 @@ import { RunError, UserError } from "../../errors.ts";
 import { keepTokens, selectSequences } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import type { Models } from "../state.ts";
-import { type Lessons, lessonMetrics, overlapRatio } from "./ask-teachers.ts";
+import { overlapRatio, type TeacherScores, teacherMetrics } from "./ask-teachers.ts";
 import { askCritic } from "./critic.ts";
 
 export interface CorrectionOptions {
@@ -63,7 +63,7 @@ export interface Prepared {
  * several steps or off-policy correction. The reference's: the base model's.
  *
  * @param penalty the KL that is subtracted from the rewards
- * @param lessons what teachers say of the given batch
+ * @param scores what teachers say of the given batch
  */
 export async function prepareBatch(
   { learner, reference, critic }: Pick<Models, "learner" | "reference" | "critic">,
@@ -71,7 +71,7 @@ export async function prepareBatch(
   options: PrepareOptions,
   loss: PolicyLossOptions,
   penalty: KlTerm | undefined,
-  lessons?: Lessons,
+  scores?: TeacherScores,
 ): Promise<Prepared> {
   const { advantages, bypass, correction, severalSteps } = options;
   const corrects = correction.weights !== undefined || correction.rules.length > 0;
@@ -79,7 +79,7 @@ export async function prepareBatch(
   let batch = given;
   if (given.processed) {
     if (corrects) throw correctsProcessed(options.engine);
-    const needed = (severalSteps && bypass) || penalty !== undefined || lessons !== undefined || readsSampler(loss);
+    const needed = (severalSteps && bypass) || penalty !== undefined || scores !== undefined || readsSampler(loss);
     if (needed) batch = await withModelsLogprobs(learner, given);
     metrics["rollout/recomputed_logprobs"] = needed ? batch.samplerLogprobs.length : 0;
   }
@@ -106,12 +106,12 @@ export async function prepareBatch(
   const normalized = normalizeAdvantages(batch, advantages);
   batch = { ...batch, advantages: normalized.advantages };
   Object.assign(metrics, normalized.metrics);
-  if (lessons) {
-    Object.assign(metrics, lessonMetrics(lessons, batch));
+  if (scores) {
+    Object.assign(metrics, teacherMetrics(scores, batch));
     if (options.comparesLikely && learner.mostLikely && batch.sequences.length > 0) {
-      metrics["distillation/overlap_ratio"] = await overlapRatio(learner, batch, lessons);
+      metrics["distillation/overlap_ratio"] = await overlapRatio(learner, batch, scores);
     }
-    batch = withLessons(batch, lessons, options.teacher);
+    batch = withScores(batch, scores, options.teacher);
   }
 
   const informative = informativeSequences(batch, loss);
@@ -130,16 +130,16 @@ export async function prepareBatch(
   return { batch, comparable: !given.processed, metrics, kl };
 }
 
-/** Numbers the tokens by their lessons and, with policy gradient, adds the difference from the teacher to their advantages. */
-function withLessons(
+/** Numbers the tokens by their scores and, with policy gradient, adds the difference from the teacher to their advantages. */
+function withScores(
   batch: TrainingBatch,
-  { logprobs }: Lessons,
+  { logprobs }: TeacherScores,
   options: TeacherAdvantageOptions | undefined,
 ): TrainingBatch {
-  const lessons = Float32Array.from(logprobs.keys());
-  if (!options) return { ...batch, lessons };
+  const scores = Float32Array.from(logprobs.keys());
+  if (!options) return { ...batch, scores };
   const added = teacherAdvantages(batch.samplerLogprobs, logprobs, batch.offsets, options);
-  return { ...batch, lessons, advantages: batch.advantages.map((advantage, token) => advantage + added[token]!) };
+  return { ...batch, scores, advantages: batch.advantages.map((advantage, token) => advantage + added[token]!) };
 }
 
 /**

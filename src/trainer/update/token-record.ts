@@ -3,7 +3,7 @@ import type { WatchTerm } from "../../algorithms/policy-loss/policy-loss.ts";
 import { packValues, type StepTraining } from "../../tracking/run-folder/token-values.ts";
 import type { SequenceSource } from "../../trajectories/to-batch.ts";
 import type { Sequence, TokenOutputs, TrainingBatch, Trajectory } from "../../trajectories/types.ts";
-import type { Lessons } from "./ask-teachers.ts";
+import type { TeacherScores } from "./ask-teachers.ts";
 
 export interface TokenRecord {
   /** Returns a function that records each evaluation of the loss for this part of the batch. */
@@ -15,7 +15,7 @@ export interface TokenRecord {
 }
 
 /** @param batch as it is trained on; its sequences are those of the raw batch, in order */
-export function recordTokens(batch: TrainingBatch, lessons?: Lessons): TokenRecord {
+export function recordTokens(batch: TrainingBatch, scores?: TeacherScores): TokenRecord {
   const size = batch.advantages.length;
   const unknown = () => new Float32Array(size).fill(Number.NaN);
   /** Log-probabilities of the first and of the last evaluation. */
@@ -54,7 +54,7 @@ export function recordTokens(batch: TrainingBatch, lessons?: Lessons): TokenReco
     byStep(raw, sources) {
       const ratio = last.map((value, token) => Math.exp(value - (batch.oldLogprobs ?? first)[token]!));
       const { advantages: advantage, referenceLogprobs: reference } = batch;
-      const { teacher, choice } = taughtValues(batch, lessons);
+      const { teacher, choice } = taughtValues(batch, scores);
       const found = new Map<Trajectory, (StepTraining | null)[]>();
       for (const [index, { trajectory, steps }] of sources.entries()) {
         const own = found.get(trajectory) ?? trajectory.steps.map(() => null);
@@ -86,11 +86,11 @@ export function recordTokens(batch: TrainingBatch, lessons?: Lessons): TokenReco
 
 /** `[N]` what the teacher thinks of each token, and the token that it would have sampled most likely; NaN: unknown. */
 function taughtValues(
-  { lessons: rows }: TrainingBatch,
-  lessons: Lessons | undefined,
+  { scores: rows }: TrainingBatch,
+  scores: TeacherScores | undefined,
 ): { teacher?: Float32Array; choice?: Float32Array } {
-  if (!lessons || !rows) return {};
-  const { logprobs, likely } = lessons;
+  if (!scores || !rows) return {};
+  const { logprobs, likely } = scores;
   const teacher = rows.map((row) => logprobs[row]!);
   if (!likely) return { teacher };
   const choice = rows.map((row) => {

@@ -9,7 +9,7 @@ import { addMetrics, averageMetrics, mean } from "../../statistics.ts";
 import { countsOf, splitBatch } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import type { Models } from "../state.ts";
-import type { Lessons } from "./ask-teachers.ts";
+import type { TeacherScores } from "./ask-teachers.ts";
 import { type CriticOptions, criticStepMetrics, takeCriticStep } from "./critic.ts";
 import { learnFromTeacher, type TeacherTerm } from "./learn-from-teacher.ts";
 import { type AdamOptions, adamAt, allAtOnce, noSteps, type Shares, takeStep } from "./passes.ts";
@@ -39,7 +39,7 @@ export interface UpdateContext {
   /** Which sequences go into each forward and backward pass of an optimizer step. */
   shares?: Shares;
   /** What teachers say of the batch. */
-  lessons?: Lessons | undefined;
+  scores?: TeacherScores | undefined;
   onProgress(done: number, total: number): void;
 }
 
@@ -62,7 +62,7 @@ export async function updatePolicy(
   models: Pick<Models, "learner" | "reference" | "critic">,
   rawBatch: TrainingBatch,
   options: UpdateOptions,
-  { step, klWeight: knownWeight, shares = allAtOnce, lessons, onProgress }: UpdateContext,
+  { step, klWeight: knownWeight, shares = allAtOnce, scores, onProgress }: UpdateContext,
 ): Promise<Update> {
   const { learner, critic } = models;
   const kl = options.kl && { ...options.kl, weight: knownWeight ?? options.kl.weight };
@@ -72,8 +72,8 @@ export async function updatePolicy(
     ...(options.teacher ? { trainsAll: true } : {}),
   };
   const penalty = kl?.in === "reward" ? kl : undefined;
-  const { batch, ...prepared } = await prepareBatch(models, rawBatch, options.prepare, loss, penalty, lessons);
-  const tokens = recordTokens(batch, lessons);
+  const { batch, ...prepared } = await prepareBatch(models, rawBatch, options.prepare, loss, penalty, scores);
+  const tokens = recordTokens(batch, scores);
   const adam = adamAt(options.adam, step);
   const criticStep = {
     loss: options.critic.loss,
@@ -99,7 +99,7 @@ export async function updatePolicy(
         const constants = { ...loss.constants, seed: deriveSeed(seed, "loss", steps.results.length) };
         const own = policyLoss(part, { ...loss, constants }, tokens.watch(part));
         const taught =
-          options.teacher && lessons ? taughtLearner(learner, part, lessons, options.teacher, loss) : learner;
+          options.teacher && scores ? taughtLearner(learner, part, scores, options.teacher, loss) : learner;
         const dropped = await takeStep(steps, taught, part, own, shares, adam);
         if (dropped === undefined) tokens.outputs(part, steps.results.at(-1)!.outputs);
         failure = dropped ?? failure;
@@ -147,12 +147,12 @@ export async function updatePolicy(
 function taughtLearner(
   learner: Learner,
   part: TrainingBatch,
-  lessons: Lessons,
+  scores: TeacherScores,
   term: TeacherTerm,
   options: UpdateOptions["loss"],
 ): Learner {
   const counts = countsOf(part.offsets);
-  return learnFromTeacher(learner, part, lessons, term, (sequence) =>
+  return learnFromTeacher(learner, part, scores, term, (sequence) =>
     tokenWeight(options.aggMode ?? "token-mean", counts[sequence]!, part.totals, options),
   );
 }
