@@ -41,7 +41,7 @@ export * from "./rewards/index.ts";
 export { dpo } from "./supervised/dpo.ts";
 export type { SourceOptions } from "./supervised/experiment.ts";
 export { sft } from "./supervised/sft.ts";
-export { defineExperiment, type Experiment } from "./trainer/experiment.ts";
+export { defineExperiment, type Experiment, type TeacherPrompt } from "./trainer/experiment.ts";
 export { type FineTuneOptions, fineTune } from "./trainer/fine-tune.ts";
 export type { TrainOptions } from "./trainer/launch.ts";
 export { type Stage, trainStages } from "./trainer/stages.ts";

@@ -56,6 +56,7 @@ export interface Capabilities {
     | "seed"
     | "prompt_logprobs"
     | "top_logprobs"
+    | "top_prompt_logprobs"
     | "tempered_logprobs"
     | "abort"
     | "tokens_streamed"
@@ -142,6 +143,8 @@ export interface SampleRequest {
   promptLogprobs?: boolean;
   /** Also return the k most likely tokens at each sampled position. */
   topLogprobs?: number;
+  /** Also return the k most likely tokens at each position of the prompt, except the first. */
+  topPromptLogprobs?: number;
   /** Return log-probabilities at the sampling temperature, without filters; greedy counts as temperature 1. */
   temperedLogprobs?: boolean;
   /** Equal for requests whose prompts continue each other, such as the turns of a rollout. */
@@ -170,7 +173,14 @@ export interface Sample {
   /** `[P]`, the first is NaN. */
   promptLogprobs?: Float32Array;
   /** `[T][k]`, most likely first. */
-  topLogprobs?: { tokens: Int32Array; logprobs: Float32Array }[];
+  topLogprobs?: LikelyTokens[];
+  /** `[P][k]`, most likely first; none for the first token. */
+  topPromptLogprobs?: LikelyTokens[];
+}
+
+export interface LikelyTokens {
+  tokens: Int32Array;
+  logprobs: Float32Array;
 }
 
 export interface SampleOptions {
@@ -331,6 +341,16 @@ export interface Learner {
   openGroup?(size: number): Promise<WeightGroup>;
   /** Frees the weights, and closes the sampler that was created with this learner. */
   close(): Promise<void>;
+}
+
+/** A frozen model that a policy learns from, with the same vocabulary. */
+export interface Teacher {
+  /** The longest sequence in tokens; absent: the policy's. */
+  readonly maxLength?: number | undefined;
+  /** `[N]` log-probabilities of the outputs of sequences (without `targets`), in order. */
+  logprobs(sequences: readonly Sequence[]): Promise<Float32Array>;
+  /** The `count` most likely tokens at each output's position, most likely first. Absent if it cannot tell. */
+  mostLikely?(sequences: readonly Sequence[], count: number): Promise<TokenRows>;
 }
 
 /** One set of weights in an engine: the learner that trains them, and a sampler for the weights that it publishes. */

@@ -51,6 +51,8 @@ export interface ScriptFacts {
   losses: Readonly<Record<string, CustomLoss>>;
   /** What it learns from; absent: rollouts. */
   source?: Config["training"]["source"];
+  /** Whether it has a prompt for teachers, with which a model can teach itself. */
+  teachesItself?: boolean;
   /** Tasks of the training dataset. */
   tasks: number;
   /** The name of the validation dataset, if there is one. */

@@ -186,7 +186,7 @@ describe("YAML files", () => {
         "f.yaml:2:3: unknown key training.epps; did you mean training.eps?",
         "f.yaml:3:3: training.beta1 expects number >= 0 and < 1, got 2",
         "f.yaml:4:1: unknown key modell; did you mean model?",
-        "a=1: unknown key a; the configuration has tinker_base_url, fuse_forward_backward_and_optim_step, rllm, model, training, validation, sampling, rollout_engine, data, local",
+        "a=1: unknown key a; the configuration has tinker_base_url, fuse_forward_backward_and_optim_step, rllm, model, training, validation, sampling, rollout_engine, data, distillation, local",
       ].join("\n  "),
     );
     const many = yaml(Array.from({ length: 40 }, (_, index) => `key${index}: 1\n`).join(""));
@@ -346,7 +346,7 @@ test.each([
   ["clip_range", "the name in LightRFT for rllm.algorithm.eps_clip"],
   ["n_samples_per_prompt", "the name in OpenRLHF for rllm.rollout.n"],
   ["actor_rollout_ref.model.path", "verl's name for model.name"],
-  ["training.beta", "did you mean training.beta1"],
+  ["training.beta", "or training.beta1"],
 ])("the name of another system is answered before names of similar spelling: %s", (name, answer) => {
   expect(() => composeConfig({ overrides: [`${name}=1`] })).toThrow(answer);
 });

@@ -7,6 +7,7 @@ import { backends, section } from "./schema/about.ts";
 import { agent, env, workflow } from "./schema/agents.ts";
 import { algorithm, critic, stepwiseAdvantage } from "./schema/algorithm.ts";
 import { data, rllmData } from "./schema/data.ts";
+import { distill, distillation } from "./schema/distillation.ts";
 import { compactFiltering, dynamicSampling, processingFlags, rejectionSample } from "./schema/filters.ts";
 import { local } from "./schema/local.ts";
 import { model } from "./schema/model.ts";
@@ -43,6 +44,7 @@ const rllm = section({
   rejection_sample: rejectionSample,
   dynamic_sampling: dynamicSampling,
   reward,
+  distill,
   sdk,
   gateway,
   episode_logging: episodeLogging,
@@ -61,6 +63,7 @@ export const configSchema = z.strictObject({
   sampling: samplingBlock,
   rollout_engine: rolloutEngine,
   data,
+  distillation,
   local,
 });
 

@@ -21,8 +21,9 @@ describe.each([
 
   for (const [index, { name: check, needs, check: run }] of conformance.entries()) {
     // The engine behind this server exports nothing.
-    test.skipIf(needs && !needs({ ...engineCapabilities(honeCapabilities), exports: [] }))(check, () =>
-      run(opened.engine, { path: (file) => join(root, `${name}-${index}-${file}`), tolerance: 1e-5 }),
+    test.skipIf(needs && !needs({ ...engineCapabilities(honeCapabilities, { otherModels: false }), exports: [] }))(
+      check,
+      () => run(opened.engine, { path: (file) => join(root, `${name}-${index}-${file}`), tolerance: 1e-5 }),
     );
   }
 });

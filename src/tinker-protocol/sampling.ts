@@ -44,6 +44,7 @@ interface ResponseMessage {
     topk_sampled_logprobs?: TopMessage;
   }[];
   prompt_logprobs?: Uint8Array;
+  topk_prompt_logprobs?: TopMessage;
 }
 
 const responseType = message("SampleResponse");
@@ -91,5 +92,6 @@ export function decodeSampleResponse(bytes: Uint8Array): SampleResponse {
       top: topk_sampled_logprobs && decodeTop(topk_sampled_logprobs),
     })),
     promptLogprobs: plain.prompt_logprobs && float32sOf(plain.prompt_logprobs),
+    topPromptLogprobs: plain.topk_prompt_logprobs && decodeTop(plain.topk_prompt_logprobs),
   };
 }

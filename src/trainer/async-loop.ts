@@ -7,6 +7,7 @@ import { completeStep, runClock, warn } from "./loop.ts";
 import type { AsyncOptions } from "./recipe/async-options.ts";
 import { watchOutage } from "./rollouts/failing-rollouts.ts";
 import type { Run } from "./run.ts";
+import { askTeachers } from "./update/ask-teachers.ts";
 import { assignCredit } from "./update/assign-credit.ts";
 import { sharesOfTasks } from "./update/passes.ts";
 import { updatePolicy } from "./update/update-policy.ts";
@@ -39,10 +40,12 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
 
     const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
     const { batch, sources, metrics } = toBatch(credit.groups, credit.advantages, recipe.sequences);
+    const scores = models.teaching && (await askTeachers(models.teaching, batch, sources, credit.groups));
     const update = await dispatch.during(
       updatePolicy(models, batch, recipe.update, {
         step,
         klWeight: progress.klWeight,
+        scores,
         shares: sharesOfTasks(credit.groups, options.atOnce),
         onProgress: (done, total) => run.emit({ type: "update-progress", step, done, total }),
       }),

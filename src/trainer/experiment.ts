@@ -4,6 +4,7 @@ import type { Workflow } from "../agents/types.ts";
 import type { AdvantageEstimator } from "../algorithms/advantages/estimate-advantages.ts";
 import type { CustomLoss } from "../algorithms/policy-loss/custom-loss.ts";
 import type { ScriptFacts } from "../backends/rule.ts";
+import type { ChatMessage } from "../chat/messages.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import type { Dataset } from "../data/types.ts";
 import type { SourceKind } from "./source.ts";
@@ -21,6 +22,15 @@ export interface Experiment<Row> extends NamedParts<Row> {
   estimators?: Readonly<Record<string, AdvantageEstimator>>;
   /** Your own policy losses, by the names that `rllm.algorithm.loss_fn` and `loss_fn_map` can then have. */
   losses?: Readonly<Record<string, CustomLoss>>;
+  /**
+   * Self-distillation (`distillation.enabled=true`): the prompt of the teacher instead of a model call's `messages`, such as
+   * these with the answer, a demonstration or feedback. The teacher scores the policy's reply after this prompt. Without
+   * `distillation.teacher_models` the teacher is the policy itself.
+   *
+   * @example
+   * teacherPrompt: (row, messages) => [{ role: "system", content: `The answer is ${row.answer}.` }, ...messages]
+   */
+  teacherPrompt?: TeacherPrompt<Row>;
   /** Settings of this experiment, weaker than files and command line overrides. */
   config?: ConfigInput;
   /** Called once at the end of the run, even if it failed: closes servers and tools that the script opened. */
@@ -29,15 +39,23 @@ export interface Experiment<Row> extends NamedParts<Row> {
   next?: string;
 }
 
+export type TeacherPrompt<Row> = (
+  row: Row,
+  messages: readonly ChatMessage[],
+) => readonly ChatMessage[] | Promise<readonly ChatMessage[]>;
+
 /** What rules about settings read of an experiment. */
 export function scriptFacts(
-  experiment: Pick<Experiment<unknown>, "estimators" | "losses" | "source" | "train" | "validation">,
+  experiment: Pick<Experiment<unknown>, "estimators" | "losses" | "source" | "train" | "validation"> & {
+    teacherPrompt?: unknown;
+  },
 ): ScriptFacts {
-  const { estimators = {}, losses = {}, source, train, validation } = experiment;
+  const { estimators = {}, losses = {}, source, teacherPrompt, train, validation } = experiment;
   return {
     estimators,
     losses,
     source: source?.name ?? "rollouts",
+    teachesItself: teacherPrompt !== undefined,
     tasks: train.size,
     validation: validation?.name,
   };

@@ -17,6 +17,7 @@ import {
 } from "./rollouts/group-episodes.ts";
 import type { Run } from "./run.ts";
 import type { Source } from "./source.ts";
+import { askTeachers } from "./update/ask-teachers.ts";
 import { assignCredit, type Credit } from "./update/assign-credit.ts";
 import { type Update, updatePolicy } from "./update/update-policy.ts";
 
@@ -76,7 +77,11 @@ const rollouts = (run: Run): Source => ({
     const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
     return { gathered, credit, ...toBatch(credit.groups, credit.advantages, recipe.sequences) };
   },
-  update: ({ batch }, context) => updatePolicy(run.models, batch, run.recipe.update, context),
+  async update({ batch, sources, credit }, context) {
+    const { models, recipe } = run;
+    const scores = models.teaching && (await askTeachers(models.teaching, batch, sources, credit.groups));
+    return updatePolicy(models, batch, recipe.update, { ...context, scores });
+  },
 });
 
 /** Attempts the tasks of a draw, and repeats this while all rollouts fail because of an outage. */

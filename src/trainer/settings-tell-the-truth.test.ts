@@ -59,6 +59,7 @@ const candidates: readonly unknown[] = [
     { judge: "rloo" },
     { judge: "gpg" },
     { size: 1 },
+    { judge: { model_path: "./judge" } },
     [0.5],
     [1],
     ["http://localhost:1"],

@@ -3,6 +3,7 @@ import type { RunningMoments } from "../algorithms/rewards/change-rewards.ts";
 import type { Learner, Sampler } from "../backends/engine.ts";
 import type { Episode } from "../trajectories/types.ts";
 import type { DispatchState } from "./dispatch/dispatch-window.ts";
+import type { Teaching } from "./update/ask-teachers.ts";
 
 /** What a checkpoint restores besides the weights. Every random draw derives from the step. */
 export interface Progress {
@@ -38,4 +39,6 @@ export interface Models {
   reference: Learner | undefined;
   /** Estimates values, if an estimator needs them. */
   critic: Learner | undefined;
+  /** The teachers, if the policy learns from some. */
+  teaching?: Teaching | undefined;
 }

@@ -89,7 +89,7 @@ export function keepTokens(batch: TrainingBatch, keep: Uint8Array): TrainingBatc
   };
 }
 
-const optionalNames = ["oldLogprobs", "referenceLogprobs", "rolloutWeights", "returns", "oldValues"] as const;
+const optionalNames = ["oldLogprobs", "referenceLogprobs", "rolloutWeights", "returns", "oldValues", "scores"] as const;
 
 /** Applies `gather` to the arrays over tokens that not every batch has. */
 function optionalArrays(batch: TrainingBatch, gather: (values: Float32Array) => Float32Array): Partial<TrainingBatch> {

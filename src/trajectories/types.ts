@@ -192,6 +192,8 @@ export interface TrainingBatch {
   oldValues?: Float32Array;
   /** `[N]` importance weight of each token's policy loss, with off-policy correction. */
   rolloutWeights?: Float32Array;
+  /** `[N]` place of each token in what teachers say of the batch as it was made. */
+  scores?: Float32Array;
   /** `[S]` index of the group each sequence belongs to. */
   groups: Int32Array;
   /** `[S]` the role of each sequence's trajectory. */

@@ -11,6 +11,7 @@ export const coloringNames = [
   "clipped",
   "entropy",
   "reference",
+  "teacher",
   "mismatch",
   "version",
   "mask",
@@ -40,6 +41,8 @@ export const tokenNumbers: Readonly<Record<ColoringName, (tokens: SampledTokens,
   entropy: ({ entropy }, index) => numberAt(entropy, index),
   reference: ({ trainerLogprobs, logprobs, referenceLogprobs }, index) =>
     difference(numberAt(trainerLogprobs ?? logprobs, index), numberAt(referenceLogprobs, index)),
+  teacher: ({ trainerLogprobs, logprobs, teacherLogprobs }, index) =>
+    difference(numberAt(teacherLogprobs, index), numberAt(trainerLogprobs ?? logprobs, index)),
   mismatch: ({ trainerLogprobs, logprobs }, index) =>
     difference(numberAt(trainerLogprobs, index), numberAt(logprobs, index)),
   version: ({ version }, index) => numberAt(version, index),

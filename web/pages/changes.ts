@@ -9,6 +9,7 @@ const watched: Readonly<Record<string, string>> = {
   "actor/entropy": "the entropy",
   "actor/grad_norm": "the gradient norm",
   "actor/kl_loss": "the KL to the reference",
+  "distillation/teacher_kl": "the KL to the teacher",
   "rollout/kl_sampler_trainer_k3": "the KL of sampler and trainer",
   "actor/pg_clipfrac": "the share of clipped tokens",
   "batch/solve_none": "the share of unsolved tasks",

@@ -45,6 +45,11 @@ const plans: readonly ChartPlan[] = [
     },
   },
   {
+    title: "Teacher",
+    unit: "nats per token",
+    metrics: { "distillation/teacher_kl": "KL to the teacher", "distillation/teacher_kl/*": "*" },
+  },
+  {
     title: "Ratio",
     unit: "share of tokens",
     metrics: {

@@ -64,6 +64,15 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
     min: 0.05,
     max: 3,
   },
+  teacher: {
+    label: "teacher",
+    about:
+      "Log-probability under the teacher minus that under the trainer: blue tokens are more likely for the teacher than for the policy, orange tokens less likely.",
+    show: signed,
+    scale: "both",
+    min: 0.05,
+    max: 3,
+  },
   mismatch: {
     label: "mismatch",
     about:

@@ -37,6 +37,7 @@ export function TokenNumbers({ episode, shown }: { episode: Episode; shown: Colo
   const { ids, pieces } = prompt ? turn.prompt : turn.sampled;
   const id = ids[index];
   if (id === undefined) return null;
+  const choice = prompt ? undefined : turn.sampled.teacherChoices?.[index];
   const values = prompt
     ? []
     : coloringNames.flatMap((name) => {
@@ -71,6 +72,14 @@ export function TokenNumbers({ episode, shown }: { episode: Episode; shown: Colo
             <dd>{text}</dd>
           </div>
         ))}
+        {choice && (
+          <div class={shown === "teacher" ? "shown" : undefined}>
+            <dt>teacher's choice</dt>
+            <dd>
+              {choice.id === id ? "this token" : <bdi>{tokenText(choice.piece, choice.id).replaceAll("\n", "⏎")}</bdi>}
+            </dd>
+          </div>
+        )}
         {!prompt && !isTrained(turn.sampled, index) && (
           <div>
             <dt>note</dt>

@@ -1,10 +1,23 @@
 /** The guide's tables of estimators and losses, from their definitions. */
+import { type DivergenceDefinition, divergences } from "../../../src/algorithms/divergences/divergences.ts";
 import { type EstimatorSpec, estimators } from "../../../src/algorithms/estimators/index.ts";
 import { lossDefaults, namedLosses } from "../../../src/algorithms/losses/policy-losses.ts";
 import { pageWithTables, table } from "./tables.ts";
 
 export const guideWithTables = () =>
   pageWithTables("docs/guide/choosing-an-algorithm.md", [estimatorTable(), lossTable()]);
+
+export const teacherGuideWithTable = () =>
+  pageWithTables("docs/guide/distillation.md", [
+    table(
+      ["`loss_mode`", "loss of a position", "source"],
+      Object.entries<DivergenceDefinition>(divergences).map(([name, { formula, source }]) => [
+        code(name),
+        code(formula),
+        linked(source),
+      ]),
+    ),
+  ]);
 
 function estimatorTable(): string {
   const rows = new Map<EstimatorSpec, string[]>();

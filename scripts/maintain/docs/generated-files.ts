@@ -1,7 +1,7 @@
 /** Every file generated from the schema, by its path in the repository. A test checks that they are up to date. */
 
 import { configJsonSchema } from "../../../src/config/json-schema.ts";
-import { guideWithTables } from "./algorithm-tables.ts";
+import { guideWithTables, teacherGuideWithTable } from "./algorithm-tables.ts";
 import { readmeWithTable } from "./backend-table.ts";
 import { baseYaml } from "./base-yaml.ts";
 import { modelsPage } from "./models-page.ts";
@@ -14,5 +14,6 @@ export const generatedFiles: Readonly<Record<string, () => string>> = {
   "README.md": readmeWithTable,
   "docs/guide/choosing-an-algorithm.md": guideWithTables,
   "docs/reference/models.md": modelsPage,
+  "docs/guide/distillation.md": teacherGuideWithTable,
   ...referencePages,
 };

@@ -1,5 +1,6 @@
 /** All families of recorded cases. */
 import { advantageFamilies } from "./advantages.ts";
+import { distillationFamilies } from "./distillation.ts";
 import type { Families } from "./family.ts";
 import { klFamilies } from "./kl.ts";
 import { lossFamilies } from "./losses.ts";
@@ -20,4 +21,5 @@ export const families: Families = {
   ...offPolicyFamilies,
   ...scheduleFamilies,
   ...trajectoryFamilies,
+  ...distillationFamilies,
 };

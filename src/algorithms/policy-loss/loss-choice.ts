@@ -29,6 +29,8 @@ export interface PolicyLossOptions {
   entropyCoeff?: number;
   /** Share of each sequence's tokens, those of largest entropy, that are in the policy term; 1 keeps all. */
   highEntropyRatio?: number;
+  /** A further term, such as a loss against a teacher, trains tokens without an advantage. */
+  trainsAll?: boolean;
   /** Constants of single losses, and others that replace those of `lossDefaults`. */
   constants?: Partial<Omit<LossSettings, "low" | "high"> & LossConstants>;
 }

@@ -54,7 +54,7 @@ export function policyLoss(batch: TrainingBatch, options: PolicyLossOptions, wat
 
 /** Indices of the sequences that can contribute a gradient; the others need no forward and no backward. */
 export function informativeSequences(batch: TrainingBatch, options: PolicyLossOptions): Int32Array {
-  const always = options.kl !== undefined || hasEntropyBonus(options) || isCoupled(options);
+  const always = options.trainsAll || options.kl !== undefined || hasEntropyBonus(options) || isCoupled(options);
   const rows = rowsOf(batch.advantages, batch.offsets);
   const informative = rows.flatMap((advantages, sequence) => {
     const all = always || trainsWithoutAdvantage(lossOf(options, batch.roles[sequence]!), options);

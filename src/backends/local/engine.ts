@@ -16,7 +16,7 @@ import { threadCount, usableCores } from "./cores.ts";
 import { resolveModel } from "./models.ts";
 import type { LocalEngineOptions, MemoryPlan } from "./options.ts";
 import { createPolicy } from "./policy.ts";
-import { requireSameVocabulary } from "./same-vocabulary.ts";
+import { requireSameVocabulary } from "../same-vocabulary.ts";
 import { startLocalWorker } from "./worker-process.ts";
 
 /**

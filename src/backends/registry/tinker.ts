@@ -7,7 +7,7 @@ import { namesService, tinkerEngineOptions, tinkerService } from "../tinker/serv
 
 export const tinker: BackendDescriptor = {
   // What an ordinary service lacks is known only after a request.
-  capabilities: () => engineCapabilities(honeCapabilities),
+  capabilities: (config) => engineCapabilities(honeCapabilities, { otherModels: namesService(config) }),
   check({ config }) {
     tinkerService(config);
   },

@@ -130,7 +130,7 @@ export function sampleFrom(
       for (const [at, token] of piece.tokens.entries()) onToken?.(index, token, piece.logprobs[at]!);
     };
     // Streams do not contain the log-probabilities of the prompt.
-    const streams = onToken !== undefined && !request.promptLogprobs;
+    const streams = onToken !== undefined && !request.promptLogprobs && request.topPromptLogprobs === undefined;
     const events = streams ? gatherEvents(dialect.openStream(request), report) : undefined;
     try {
       const body = JSON.stringify(dialect.write(served, name, streams, id));
@@ -172,7 +172,7 @@ export function sampleFrom(
   }
 
   function toSample(index: number, request: SampleRequest, reply: ServerReply): Sample {
-    const { tokens, logprobs, promptLogprobs, topLogprobs, stopReason = "aborted" } = reply;
+    const { tokens, logprobs, promptLogprobs, topLogprobs, topPromptLogprobs, stopReason = "aborted" } = reply;
     const versions = reply.versions ?? [];
     version = versions.at(-1)?.version ?? version;
     const sample: Sample = { request: index, tokens, logprobs, stopReason, policyVersion: version };
@@ -180,6 +180,7 @@ export function sampleFrom(
     if (versions.length > 1) sample.tokenVersions = spread(versions, tokens.length);
     if (topLogprobs !== undefined) sample.topLogprobs = topLogprobs;
     if (promptLogprobs !== undefined) sample.promptLogprobs = promptLogprobs;
+    if (topPromptLogprobs !== undefined) sample.topPromptLogprobs = topPromptLogprobs;
     return sample;
   }
 

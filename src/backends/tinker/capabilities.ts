@@ -2,7 +2,11 @@
 import type { ServiceCapabilities } from "../../tinker-protocol/handshake.ts";
 import type { Capabilities } from "../engine.ts";
 
-export const engineCapabilities = ({ exactLogprobs, imageTokens }: ServiceCapabilities): Capabilities => ({
+/** @param otherModels whether the service may have other models, which are not trained */
+export const engineCapabilities = (
+  { exactLogprobs, imageTokens }: ServiceCapabilities,
+  { otherModels }: { otherModels: boolean },
+): Capabilities => ({
   engine: "tinker",
   // "processed" is the distribution at the sampling temperature; at temperature 1 that is the model's own.
   sampleLogprobs: exactLogprobs ? "raw" : "processed",
@@ -17,11 +21,12 @@ export const engineCapabilities = ({ exactLogprobs, imageTokens }: ServiceCapabi
     "seed",
     "prompt_logprobs",
     "top_logprobs",
+    "top_prompt_logprobs",
     "tempered_logprobs",
     "abort",
   ],
   multiplePolicies: true,
-  otherModels: false,
+  otherModels,
   frozenSampler: { lora: true, full: false },
   exports: ["adapter"],
   images: imageTokens,

@@ -8,6 +8,7 @@ import { capabilitiesOf, handshakeAnswer, type ModelDescription } from "../../ti
 import { sdkVersion } from "../../tinker-protocol/schema.ts";
 import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
+import { requireSameVocabulary } from "../same-vocabulary.ts";
 import { engineCapabilities } from "./capabilities.ts";
 import { createConnection } from "./connection.ts";
 import { servedImages } from "./images.ts";
@@ -45,12 +46,14 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
   }
   const { supported_models: served } = parsed.data;
   const names = served.flatMap(({ model_name }) => model_name ?? []);
-  const found = served.find(({ model_name }) => model_name === options.model);
-  if (!found) {
-    throw new UserError(`model.name: the Tinker service at ${baseUrl} does not serve "${options.model}"`, {
+  const servedAs = (name: string, key: string) => {
+    const known = served.find(({ model_name }) => model_name === name);
+    if (known) return known;
+    throw new UserError(`${key}: the Tinker service at ${baseUrl} does not serve "${name}"`, {
       hint: `It serves ${names.join(", ")}.`,
     });
-  }
+  };
+  const found = servedAs(options.model, "model.name");
   const model = await modelInfo(options, found.max_context_length ?? 32_768, found.hone);
   const session = await openSession(connection, {
     capabilities: capabilitiesOf(parsed.data),
@@ -59,7 +62,7 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     media: options.media,
   });
   const servedModel = { name: options.model, eosTokenIds: model.eosTokenIds };
-  const capabilities = engineCapabilities(session.capabilities);
+  const capabilities = engineCapabilities(session.capabilities, { otherModels: names.length > 1 });
   async function createPolicy({ adapter }: PolicySpec): Promise<Policy> {
     if (adapter.kind === "none") return createBasePolicy(session, servedModel);
     if (adapter.kind === "lora") return createTinkerPolicy(session, servedModel, adapter, options);
@@ -75,7 +78,14 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     createPolicy,
     async createLearner(spec) {
       requireCreatable(capabilities, spec);
-      return (await createPolicy(spec)).learner;
+      if (spec.model === undefined) return (await createPolicy(spec)).learner;
+      const about = servedAs(spec.model, "a teacher or a reference");
+      const named = { ...options, model: spec.model };
+      const other = await modelInfo(named, about.max_context_length ?? 32_768, about.hone);
+      requireSameVocabulary(model, other);
+      const { learner } = createBasePolicy(session, { name: spec.model, eosTokenIds: other.eosTokenIds });
+      // One more token is sampled.
+      return { ...learner, maxLength: other.maxLength - 1 };
     },
     stats: async () => ({
       "tinker/requests": connection.counts.requests,

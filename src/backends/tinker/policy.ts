@@ -9,6 +9,7 @@ import { NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
 import type { DatumOutput } from "../../tinker-protocol/training.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { AdamParams, AdapterSpec, Learner, Policy, Published, StepResult } from "../engine.ts";
+import { samplerTeacher } from "../teachers/teachers.ts";
 import { gatherOutputs, planDatums } from "./datums.ts";
 import { createTinkerSampler, type TinkerModel } from "./sampler.ts";
 import type { TinkerSession } from "./session.ts";
@@ -259,6 +260,7 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
       }
       return gatherOutputs(sequences.length, plan, answers);
     },
+    mostLikely: (sequences, count) => samplerTeacher(sampler, {}).mostLikely!(sequences, count),
     forwardBackward: never,
     optimStep: never,
     publish: never,

@@ -4,8 +4,8 @@ import { Semaphore } from "../../concurrency/semaphore.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { chunkToJson, type InputChunk } from "../../tinker-protocol/chunks.ts";
 import type { ServiceCapabilities } from "../../tinker-protocol/handshake.ts";
-import { decodeSampleResponse } from "../../tinker-protocol/sampling.ts";
-import type { Sample, SampleOptions, SampleRequest, Sampler, SamplingParams } from "../engine.ts";
+import { decodeSampleResponse, type TopLogprobs } from "../../tinker-protocol/sampling.ts";
+import type { LikelyTokens, Sample, SampleOptions, SampleRequest, Sampler, SamplingParams } from "../engine.ts";
 import { idOf } from "../published.ts";
 import { changesDistribution } from "../sampling-params.ts";
 import { readChunks } from "./images.ts";
@@ -149,7 +149,7 @@ function unlessAborted<T>(result: Promise<T>, signal: AbortSignal): Promise<T> {
 
 function encode(
   chunks: readonly InputChunk[],
-  { params, promptLogprobs, topLogprobs, temperedLogprobs }: SampleRequest,
+  { params, promptLogprobs, topLogprobs, topPromptLogprobs, temperedLogprobs }: SampleRequest,
   { capabilities }: TinkerSession,
   sampler: SamplingSession,
   eosTokenIds: readonly number[],
@@ -173,6 +173,7 @@ function encode(
     },
     prompt_logprobs: promptLogprobs ?? false,
     topk_sample_logprobs: topLogprobs ?? 0,
+    topk_prompt_logprobs: topPromptLogprobs,
     raw_logprobs: capabilities.exactLogprobs && !temperedLogprobs ? true : undefined,
   };
 }
@@ -196,18 +197,20 @@ function stopOf(
 
 function decode(
   request: SampleRequest,
-  { sequences, promptLogprobs }: ReturnType<typeof decodeSampleResponse>,
+  { sequences, promptLogprobs, topPromptLogprobs }: ReturnType<typeof decodeSampleResponse>,
 ): Omit<Sample, "request" | "policyVersion"> {
   const [sequence] = sequences;
   if (!sequence) throw new RunError("the Tinker service returned an answer without a sample");
   const { tokens, logprobs, stopReason, top } = sequence;
   const sample: Omit<Sample, "request" | "policyVersion"> = { tokens, logprobs, stopReason };
   if (request.promptLogprobs && promptLogprobs) sample.promptLogprobs = promptLogprobs;
-  if (top) {
-    sample.topLogprobs = Array.from({ length: top.length }, (_, row) => ({
-      tokens: top.tokens.slice(row * top.k, (row + 1) * top.k),
-      logprobs: top.logprobs.slice(row * top.k, (row + 1) * top.k),
-    }));
-  }
+  if (top) sample.topLogprobs = rowsOf(top);
+  if (topPromptLogprobs) sample.topPromptLogprobs = rowsOf(topPromptLogprobs);
   return sample;
 }
+
+const rowsOf = ({ tokens, logprobs, k, length }: TopLogprobs): LikelyTokens[] =>
+  Array.from({ length }, (_, row) => ({
+    tokens: tokens.slice(row * k, (row + 1) * k),
+    logprobs: logprobs.slice(row * k, (row + 1) * k),
+  }));

@@ -50,6 +50,8 @@ export function verlEngineOptions(
       // As on the other backends: log-probabilities of the model itself, before temperature and filters.
       actor_rollout_ref: { rollout: { logprobs_mode: "raw_logprobs", ...(onGpu ? {} : naiveWeights(composed)) } },
       trainer: { n_gpus_per_node: perNode },
+      // Hone asks the teachers.
+      distillation: { enabled: false },
     }),
     ray: withoutNulls(sectionAt(tree, "ray_kwargs.ray_init")),
     expected: expectedValues(composed),

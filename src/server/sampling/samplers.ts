@@ -96,8 +96,12 @@ export function createSamplers(context: ServerContext, sessions: Sessions) {
       return pool.use(base, snapshot, how, use);
     },
     /** The same for the weights of a checkpoint, without a sampling session. */
-    useSnapshot: <T>(base: BaseModel, snapshot: Snapshot, use: (policy: Policy) => Promise<T>): Promise<T> =>
-      pool.use(base, snapshot, "samples", use),
+    useSnapshot: <T>(
+      base: BaseModel,
+      snapshot: Snapshot,
+      as: SnapshotUse,
+      use: (policy: Policy) => Promise<T>,
+    ): Promise<T> => pool.use(base, snapshot, as, use),
     /** Drops old unnamed weights. Returns the folders in use. */
     sweep(): ReadonlySet<string> {
       for (const session of store.sessions.values()) {

@@ -5,6 +5,7 @@ import type { Config } from "../../config/schema.ts";
 import { abilities } from "./abilities.ts";
 import { conditions } from "./conditions.ts";
 import { contradictions } from "./contradictions.ts";
+import { distillationRules } from "./distillation.ts";
 import { metadataRules } from "./metadata.ts";
 import { sources } from "./sources.ts";
 
@@ -14,6 +15,7 @@ export const sharedRules: readonly Rule[] = [
   ...abilities,
   ...contradictions,
   ...sources,
+  ...distillationRules,
   ...conditions,
 ];
 

@@ -19,6 +19,10 @@ export interface StepTraining {
   entropy: PackedValues | undefined;
   /** Log-probabilities of the reference, in nats. */
   reference: PackedValues | undefined;
+  /** Log-probabilities of the teacher, in nats. */
+  teacher?: PackedValues | undefined;
+  /** The teacher's most likely token. */
+  choice?: PackedValues | undefined;
 }
 
 /** By trajectory that was trained on: one for each of its steps. */

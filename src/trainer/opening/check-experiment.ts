@@ -18,6 +18,7 @@ const parts: Record<keyof Experiment<unknown>, "dataset" | "function" | "object"
   tools: "list",
   estimators: "object",
   losses: "object",
+  teacherPrompt: "function",
   config: "object",
   close: "function",
   next: "text",

@@ -42,6 +42,7 @@ import { imageFetching } from "./image-fetching.ts";
 import { listenForInterrupt } from "./interrupt.ts";
 import { openLoggers } from "./loggers.ts";
 import { openRunGateway } from "./open-gateway.ts";
+import { openTeachers } from "./open-teachers.ts";
 import { watchStrayErrors } from "./stray-errors.ts";
 
 export interface OpenRunOptions extends TrainOptions {
@@ -133,6 +134,11 @@ async function open(
   if (logprobs !== engine.capabilities.sampleLogprobs) recheck({ ...engine.capabilities, sampleLogprobs: logprobs });
   const rewardModels = recipe.rewardModels && (await openRewardModels(engine, recipe.rewardModels, warn));
   const vision = visionOf(engine, imageFetching(config, warn));
+  if (recipe.teaching && trains) {
+    const closeLater = (close: () => Promise<void>) => closers.add(close);
+    const parts = { engine, learner: models.learner, policy: config.model.name, chat, vision, experiment, warn };
+    models.teaching = await openTeachers({ ...parts, closeLater }, recipe.teaching);
+  }
   if (config.data.mixed_mm_data && typeof vision === "string") {
     throw new UserError(`data.mixed_mm_data=true, but ${vision}`, { hint: "use a vision-language model" });
   }

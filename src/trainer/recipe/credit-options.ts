@@ -7,15 +7,17 @@ import {
 import type { TokenAdvantageOptions } from "../../algorithms/advantages/token-advantages.ts";
 import { estimatorPresets } from "../../algorithms/estimators/estimator.ts";
 import type { EstimatorSpec } from "../../algorithms/estimators/index.ts";
+import { learnsFromRewards } from "../../backends/teachers/teachers-in.ts";
 import type { Config } from "../../config/schema.ts";
 import type { CreditOptions } from "../update/assign-credit.ts";
 
 /** The experiment's own estimators. */
 type CustomEstimators = AdvantageOptions["custom"];
 
-export function advantageOptions({ rllm: { algorithm } }: Config, custom: CustomEstimators): TokenAdvantageOptions {
-  // Advantages that the workflow sets are not changed by an estimator, such as one that whitens.
-  const estimated = !algorithm.use_precomputed_advantage;
+export function advantageOptions(config: Config, custom: CustomEstimators): TokenAdvantageOptions {
+  const { algorithm } = config.rllm;
+  // Advantages that the workflow sets are not changed by an estimator, such as one that whitens; nor are those without rewards.
+  const estimated = !algorithm.use_precomputed_advantage && learnsFromRewards(config);
   return {
     ...estimatorPresets[algorithm.estimator_preset],
     estimator: estimated ? algorithm.adv_estimator : "grpo",
@@ -33,11 +35,13 @@ export function creditOptions(config: Config, custom: CustomEstimators): CreditO
   const { enable, buffer_len: buffer, penalty_factor: factor } = reward.overlong;
   return {
     advantages: advantageOptions(config, custom),
-    source: algorithm.use_precomputed_advantage
-      ? "workflow"
-      : stepwise.enable && stepwise.mode === "per_step"
-        ? "steps"
-        : "trajectories",
+    source: !learnsFromRewards(config)
+      ? "none"
+      : algorithm.use_precomputed_advantage
+        ? "workflow"
+        : stepwise.enable && stepwise.mode === "per_step"
+          ? "steps"
+          : "trajectories",
     stepGamma: workflow.workflow_args.gamma,
     shareAmongSteps: stepwise.enable && stepwise.normalize_by_steps,
     overlong: enable ? { maxLength: config.data.max_response_length, buffer, factor } : undefined,

@@ -3,6 +3,7 @@
 import { needsReference } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Capabilities, PolicySpec } from "../../backends/engine.ts";
 import { adapterSpec } from "../../backends/registry/open-engine.ts";
+import { learnsFromRewards } from "../../backends/teachers/teachers-in.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { tasksPerDraw, tasksPerStep } from "../../data/sampler.ts";
@@ -14,6 +15,7 @@ import type { GatheringOptions } from "../rollouts/group-episodes.ts";
 import type { Attempts, RolloutOptions } from "../rollouts/rollouts.ts";
 import { asyncOptions, asyncWarnings } from "./async-options.ts";
 import { creditOptions, needsEstimate } from "./credit-options.ts";
+import { teachingOptions } from "./distillation-options.ts";
 import { planOf } from "./plan.ts";
 import { rewardModelOptions } from "./reward-model-options.ts";
 import { criticSpec, referenceSpec, updateOptions } from "./update-options.ts";
@@ -42,6 +44,7 @@ export function compileRecipe(
       reference: compares ? referenceSpec(config) : undefined,
       critic: judges ? criticSpec(config) : undefined,
     },
+    teaching: teachingOptions(config),
     rewardModels: rewardModelOptions(config),
     tasks: {
       batchSize: source ? data.train_batch_size : tasksPerDraw(config),
@@ -58,7 +61,7 @@ export function compileRecipe(
     grouping: {
       masked: maskedReasons(rllm.compact_filtering),
       // If failures leave only one member in a group, it cannot be compared. With one rollout per task, estimators do not compare.
-      minimum: Math.min(rllm.rejection_sample.min_trajs_per_group, rllm.rollout.n),
+      minimum: learnsFromRewards(config) ? Math.min(rllm.rejection_sample.min_trajs_per_group, rllm.rollout.n) : 1,
     },
     gathering: gatheringOptions(config),
     credit: creditOptions(config, estimators),

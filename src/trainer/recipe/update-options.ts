@@ -1,11 +1,13 @@
 /** The configuration's keys as the options of the update: losses, optimizer, KL terms, critic. */
 import type { Capabilities, LearnerSpec } from "../../backends/engine.ts";
 import { adapterSpec } from "../../backends/registry/open-engine.ts";
+import { comparesLikely } from "../../backends/teachers/teachers-in.ts";
 import type { Config } from "../../config/schema.ts";
 import type { Experiment } from "../experiment.ts";
 import type { AdamOptions } from "../update/passes.ts";
 import type { UpdateOptions } from "../update/update-policy.ts";
 import { advantageOptions } from "./credit-options.ts";
+import { teacherTerms } from "./distillation-options.ts";
 import { correctionOptions, klOptions, policyLossOptions } from "./loss-options.ts";
 
 export function updateOptions(
@@ -14,8 +16,9 @@ export function updateOptions(
   { engine }: Capabilities,
   totalSteps: number,
 ): UpdateOptions {
-  const { training, data } = config;
+  const { training, data, distillation } = config;
   const { algorithm, critic, trainer } = config.rllm;
+  const teacher = teacherTerms(config);
   return {
     loss: policyLossOptions(config, losses),
     kl: klOptions(config),
@@ -26,6 +29,8 @@ export function updateOptions(
       correction: correctionOptions(config),
       bypass: algorithm.rollout_correction.bypass_mode === true,
       severalSteps: training.num_minibatches * training.ppo_epochs > 1,
+      teacher: teacher.advantages,
+      comparesLikely: distillation.enabled && comparesLikely(config),
     },
     passes: training.ppo_epochs,
     minibatches: training.num_minibatches,
@@ -41,6 +46,7 @@ export function updateOptions(
       adam: adamOptions(config, totalSteps, critic.learning_rate),
       warmupSteps: critic.warmup_steps,
     },
+    teacher: teacher.loss,
   };
 }
 

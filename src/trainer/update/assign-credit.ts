@@ -19,8 +19,11 @@ import type { Trajectory, TrajectoryGroup } from "../../trajectories/types.ts";
 
 export interface CreditOptions {
   advantages: TokenAdvantageOptions;
-  /** Where advantages come from: the workflow, or an estimator over steps or over whole trajectories. */
-  source: "workflow" | "steps" | "trajectories";
+  /**
+   * Where advantages come from: the workflow, or an estimator over steps or over whole trajectories. `none`: they are 0,
+   * because the policy learns only from a teacher.
+   */
+  source: "workflow" | "steps" | "trajectories" | "none";
   /** Discount of the steps' rewards. */
   stepGamma: number;
   /** Divide a trajectory's advantage among its steps. */
@@ -75,6 +78,8 @@ function estimate(
   options: CreditOptions,
   moments: RunningMoments | undefined,
 ): Omit<Credit, "groups"> {
+  if (options.source === "none")
+    return { advantages: groups.map(({ members }) => members.map(() => 0)), moments, metrics: {} };
   if (options.source === "workflow") return { advantages: workflowAdvantages(groups), moments, metrics: {} };
   if (options.source === "steps") {
     const { advantages, counts } = estimateStepAdvantages(groups, options.advantages, options.stepGamma);

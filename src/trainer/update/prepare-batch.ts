@@ -6,6 +6,7 @@ import {
   normalizeAdvantages,
   type TokenAdvantageOptions,
 } from "../../algorithms/advantages/token-advantages.ts";
+import { type TeacherAdvantageOptions, teacherAdvantages } from "../../algorithms/distillation/teacher-advantages.ts";
 import { optimalTokenBaseline } from "../../algorithms/estimators/optimal-token-baseline.ts";
 import type { KlTerm } from "../../algorithms/kl/kl-estimators.ts";
 import { klPenalty, penalizeAdvantages } from "../../algorithms/kl/kl-penalty.ts";
@@ -22,6 +23,7 @@ import { RunError, UserError } from "../../errors.ts";
 import { keepTokens, selectSequences } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import type { Models } from "../state.ts";
+import { overlapRatio, type TeacherScores, teacherMetrics } from "./ask-teachers.ts";
 import { askCritic } from "./critic.ts";
 
 export interface CorrectionOptions {
@@ -40,6 +42,10 @@ export interface PrepareOptions {
   bypass: boolean;
   /** More than one optimizer step per batch. */
   severalSteps: boolean;
+  /** Adds the difference from a teacher to the advantages. */
+  teacher: TeacherAdvantageOptions | undefined;
+  /** The loss compares the most likely tokens of a teacher. */
+  comparesLikely: boolean;
 }
 
 export interface Prepared {
@@ -57,6 +63,7 @@ export interface Prepared {
  * several steps or off-policy correction. The reference's: the base model's.
  *
  * @param penalty the KL that is subtracted from the rewards
+ * @param scores what teachers say of the given batch
  */
 export async function prepareBatch(
   { learner, reference, critic }: Pick<Models, "learner" | "reference" | "critic">,
@@ -64,6 +71,7 @@ export async function prepareBatch(
   options: PrepareOptions,
   loss: PolicyLossOptions,
   penalty: KlTerm | undefined,
+  scores?: TeacherScores,
 ): Promise<Prepared> {
   const { advantages, bypass, correction, severalSteps } = options;
   const corrects = correction.weights !== undefined || correction.rules.length > 0;
@@ -71,7 +79,7 @@ export async function prepareBatch(
   let batch = given;
   if (given.processed) {
     if (corrects) throw correctsProcessed(options.engine);
-    const needed = (severalSteps && bypass) || penalty !== undefined || readsSampler(loss);
+    const needed = (severalSteps && bypass) || penalty !== undefined || scores !== undefined || readsSampler(loss);
     if (needed) batch = await withModelsLogprobs(learner, given);
     metrics["rollout/recomputed_logprobs"] = needed ? batch.samplerLogprobs.length : 0;
   }
@@ -98,6 +106,13 @@ export async function prepareBatch(
   const normalized = normalizeAdvantages(batch, advantages);
   batch = { ...batch, advantages: normalized.advantages };
   Object.assign(metrics, normalized.metrics);
+  if (scores) {
+    Object.assign(metrics, teacherMetrics(scores, batch));
+    if (options.comparesLikely && learner.mostLikely && batch.sequences.length > 0) {
+      metrics["distillation/overlap_ratio"] = await overlapRatio(learner, batch, scores);
+    }
+    batch = withScores(batch, scores, options.teacher);
+  }
 
   const informative = informativeSequences(batch, loss);
   if (reference && batch.referenceLogprobs === undefined) {
@@ -113,6 +128,18 @@ export async function prepareBatch(
     Object.assign(metrics, corrected.metrics);
   }
   return { batch, comparable: !given.processed, metrics, kl };
+}
+
+/** Numbers the tokens by their scores and, with policy gradient, adds the difference from the teacher to their advantages. */
+function withScores(
+  batch: TrainingBatch,
+  { logprobs }: TeacherScores,
+  options: TeacherAdvantageOptions | undefined,
+): TrainingBatch {
+  const scores = Float32Array.from(logprobs.keys());
+  if (!options) return { ...batch, scores };
+  const added = teacherAdvantages(batch.samplerLogprobs, logprobs, batch.offsets, options);
+  return { ...batch, scores, advantages: batch.advantages.map((advantage, token) => advantage + added[token]!) };
 }
 
 /**

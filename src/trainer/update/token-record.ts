@@ -3,6 +3,7 @@ import type { WatchTerm } from "../../algorithms/policy-loss/policy-loss.ts";
 import { packValues, type StepTraining } from "../../tracking/run-folder/token-values.ts";
 import type { SequenceSource } from "../../trajectories/to-batch.ts";
 import type { Sequence, TokenOutputs, TrainingBatch, Trajectory } from "../../trajectories/types.ts";
+import type { TeacherScores } from "./ask-teachers.ts";
 
 export interface TokenRecord {
   /** Returns a function that records each evaluation of the loss for this part of the batch. */
@@ -14,7 +15,7 @@ export interface TokenRecord {
 }
 
 /** @param batch as it is trained on; its sequences are those of the raw batch, in order */
-export function recordTokens(batch: TrainingBatch): TokenRecord {
+export function recordTokens(batch: TrainingBatch, scores?: TeacherScores): TokenRecord {
   const size = batch.advantages.length;
   const unknown = () => new Float32Array(size).fill(Number.NaN);
   /** Log-probabilities of the first and of the last evaluation. */
@@ -53,6 +54,7 @@ export function recordTokens(batch: TrainingBatch): TokenRecord {
     byStep(raw, sources) {
       const ratio = last.map((value, token) => Math.exp(value - (batch.oldLogprobs ?? first)[token]!));
       const { advantages: advantage, referenceLogprobs: reference } = batch;
+      const { teacher, choice } = taughtValues(batch, scores);
       const found = new Map<Trajectory, (StepTraining | null)[]>();
       for (const [index, { trajectory, steps }] of sources.entries()) {
         const own = found.get(trajectory) ?? trajectory.steps.map(() => null);
@@ -72,12 +74,30 @@ export function recordTokens(batch: TrainingBatch): TokenRecord {
             clipped: pick(clipped),
             entropy: pick(entropy),
             reference: pick(reference),
+            teacher: pick(teacher),
+            choice: pick(choice),
           };
         }
       }
       return found;
     },
   };
+}
+
+/** `[N]` what the teacher thinks of each token, and the token that it would have sampled most likely; NaN: unknown. */
+function taughtValues(
+  { scores: rows }: TrainingBatch,
+  scores: TeacherScores | undefined,
+): { teacher?: Float32Array; choice?: Float32Array } {
+  if (!scores || !rows) return {};
+  const { logprobs, likely } = scores;
+  const teacher = rows.map((row) => logprobs[row]!);
+  if (!likely) return { teacher };
+  const choice = rows.map((row) => {
+    const token = likely.tokens[row * likely.count]!;
+    return token < 0 ? Number.NaN : token;
+  });
+  return { teacher, choice };
 }
 
 /** `[T]` for each token that could be trained on: its place in the batch's arrays, -1 if it was rejected. */

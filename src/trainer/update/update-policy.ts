@@ -1,13 +1,17 @@
 /** Turns one batch into optimizer steps: minibatches, losses, and the critic's part. */
 import { type KlOptions, nextKlWeight } from "../../algorithms/kl/kl-controller.ts";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
+import { tokenWeight } from "../../algorithms/policy-loss/aggregation.ts";
 import { lossPart, type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
+import type { Learner } from "../../backends/engine.ts";
 import { deriveSeed } from "../../random.ts";
 import { addMetrics, averageMetrics, mean } from "../../statistics.ts";
-import { splitBatch } from "../../trajectories/batch.ts";
+import { countsOf, splitBatch } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import type { Models } from "../state.ts";
+import type { TeacherScores } from "./ask-teachers.ts";
 import { type CriticOptions, criticStepMetrics, takeCriticStep } from "./critic.ts";
+import { learnFromTeacher, type TeacherTerm } from "./learn-from-teacher.ts";
 import { type AdamOptions, adamAt, allAtOnce, noSteps, type Shares, takeStep } from "./passes.ts";
 import { type PrepareOptions, prepareBatch } from "./prepare-batch.ts";
 import { recordTokens, type TokenRecord } from "./token-record.ts";
@@ -23,6 +27,8 @@ export interface UpdateOptions {
   seed: number;
   adam: AdamOptions;
   critic: CriticOptions;
+  /** Undefined: teachers act on the advantages, or there are none. */
+  teacher: TeacherTerm | undefined;
 }
 
 export interface UpdateContext {
@@ -32,6 +38,8 @@ export interface UpdateContext {
   klWeight: number | undefined;
   /** Which sequences go into each forward and backward pass of an optimizer step. */
   shares?: Shares;
+  /** What teachers say of the batch. */
+  scores?: TeacherScores | undefined;
   onProgress(done: number, total: number): void;
 }
 
@@ -54,14 +62,18 @@ export async function updatePolicy(
   models: Pick<Models, "learner" | "reference" | "critic">,
   rawBatch: TrainingBatch,
   options: UpdateOptions,
-  { step, klWeight: knownWeight, shares = allAtOnce, onProgress }: UpdateContext,
+  { step, klWeight: knownWeight, shares = allAtOnce, scores, onProgress }: UpdateContext,
 ): Promise<Update> {
   const { learner, critic } = models;
   const kl = options.kl && { ...options.kl, weight: knownWeight ?? options.kl.weight };
-  const loss = { ...options.loss, ...(kl?.in === "loss" ? { kl } : {}) };
+  const loss = {
+    ...options.loss,
+    ...(kl?.in === "loss" ? { kl } : {}),
+    ...(options.teacher ? { trainsAll: true } : {}),
+  };
   const penalty = kl?.in === "reward" ? kl : undefined;
-  const { batch, ...prepared } = await prepareBatch(models, rawBatch, options.prepare, loss, penalty);
-  const tokens = recordTokens(batch);
+  const { batch, ...prepared } = await prepareBatch(models, rawBatch, options.prepare, loss, penalty, scores);
+  const tokens = recordTokens(batch, scores);
   const adam = adamAt(options.adam, step);
   const criticStep = {
     loss: options.critic.loss,
@@ -86,7 +98,9 @@ export async function updatePolicy(
       else if (!criticAlone) {
         const constants = { ...loss.constants, seed: deriveSeed(seed, "loss", steps.results.length) };
         const own = policyLoss(part, { ...loss, constants }, tokens.watch(part));
-        const dropped = await takeStep(steps, learner, part, own, shares, adam);
+        const taught =
+          options.teacher && scores ? taughtLearner(learner, part, scores, options.teacher, loss) : learner;
+        const dropped = await takeStep(steps, taught, part, own, shares, adam);
         if (dropped === undefined) tokens.outputs(part, steps.results.at(-1)!.outputs);
         failure = dropped ?? failure;
         // Only the first minibatch is comparable: later ones are trained with newer weights than they were sampled with.
@@ -127,4 +141,18 @@ export async function updatePolicy(
         : knownWeight,
     metrics: { ...metrics, ...merged, ...mismatch },
   };
+}
+
+/** The loss against the teacher has the weights of the policy loss's tokens. */
+function taughtLearner(
+  learner: Learner,
+  part: TrainingBatch,
+  scores: TeacherScores,
+  term: TeacherTerm,
+  options: UpdateOptions["loss"],
+): Learner {
+  const counts = countsOf(part.offsets);
+  return learnFromTeacher(learner, part, scores, term, (sequence) =>
+    tokenWeight(options.aggMode ?? "token-mean", counts[sequence]!, part.totals, options),
+  );
 }

@@ -171,6 +171,9 @@ function sampledTokens(
       /** Under the trainer, in the first evaluation of the token, before the step's update. */
       trainerLogprobs: valuesOf(values(recorded?.logprobs)),
       referenceLogprobs: valuesOf(values(recorded?.reference)),
+      teacherLogprobs: valuesOf(values(recorded?.teacher)),
+      /** The token that the teacher would have sampled most likely; null: unknown. */
+      teacherChoices: choicesOf(values(recorded?.choice), pieces),
       /** The token's probability in the last evaluation of the update, divided by that at its start. */
       ratio: valuesOf(values(recorded?.ratio)),
       /** 1: the clipped objective ignores the token's gradient. */
@@ -183,6 +186,17 @@ function sampledTokens(
       mask: trained ? valuesOf(values(recorded?.mask) ?? [Number(isTrained)]) : undefined,
     }),
   };
+}
+
+function choicesOf(tokens: Float32Array | undefined, pieces: Pieces | undefined) {
+  return (
+    tokens &&
+    Array.from(tokens, (id) => {
+      if (!Number.isSafeInteger(id)) return null;
+      const [piece] = pieces?.(Int32Array.of(id)) ?? [];
+      return { id, ...optional({ piece }) };
+    })
+  );
 }
 
 const valuesOf = (values: ArrayLike<number> | undefined) => (values === undefined ? undefined : allOf(values));

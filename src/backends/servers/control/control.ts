@@ -63,6 +63,18 @@ const tokenIds = z.object({ tokens: z.array(z.int()) });
 export const tokenizerProbe =
   "Hello  world!\n\tWhat is 12345 + 678.90? ÄÖ ñ 你好 🙂 def f(x):\n    return x**2 # <b>don't</b>";
 
+/** All models of a server, also its adapters. */
+export async function readModels({ read }: Ask) {
+  const { data } = await read(modelList, "/v1/models");
+  const longest = data.find(({ parent }) => !parent)?.max_model_len;
+  return data.map(({ id: name, parent, max_model_len: own, owned_by: owner }) => ({
+    name,
+    isBase: !parent,
+    maxLength: own ?? longest ?? undefined,
+    owner: owner ?? undefined,
+  }));
+}
+
 export async function readModel({ url, read }: Ask): Promise<ServedModel> {
   const { data } = await read(modelList, "/v1/models");
   const base = data.find(({ parent }) => !parent);

@@ -23,7 +23,8 @@ export interface Dialect {
   abort?(ids: readonly string[]): { path: string; body: Record<string, unknown> };
 }
 
-export interface ServerReply extends Pick<Sample, "tokens" | "logprobs" | "promptLogprobs" | "topLogprobs"> {
+export interface ServerReply
+  extends Pick<Sample, "tokens" | "logprobs" | "promptLogprobs" | "topLogprobs" | "topPromptLogprobs"> {
   /** Undefined while the reply is streamed. */
   stopReason: Sample["stopReason"] | undefined;
   /** The version of the weights for each range of tokens, in order and without gaps; undefined if not reported. */

@@ -21,7 +21,9 @@ export const sglang: Dialect = {
   images: { placeholders: "all", transparency: false },
   // After the temperature, unless the server was started with SGLANG_RETURN_ORIGINAL_LOGPROB=1.
   logprobs: "processed",
-  write({ prompt, media = [], images, params, promptLogprobs, topLogprobs = 0 }: ServedRequest, adapter, stream) {
+  write(request: ServedRequest, adapter, stream) {
+    const { prompt, media = [], images, params, promptLogprobs, topLogprobs = 0, topPromptLogprobs = 0 } = request;
+    const mostLikely = Math.max(topLogprobs, topPromptLogprobs);
     const single = media.find(({ length }) => length === 1);
     // SGLang answers with the same tokens if it ignores such an image.
     if (single) {
@@ -53,16 +55,20 @@ export const sglang: Dialect = {
       // Without this field, the base model samples.
       lora_path: adapter,
       return_logprob: true,
-      logprob_start_len: promptLogprobs ? 0 : undefined,
-      top_logprobs_num: topLogprobs > 0 ? topLogprobs : undefined,
+      logprob_start_len: promptLogprobs || topPromptLogprobs > 0 ? 0 : undefined,
+      top_logprobs_num: mostLikely > 0 ? mostLikely : undefined,
       stream: stream || undefined,
     };
   },
   read(body, request) {
     if (request.media?.length) requireSamePrompt(request, body.prompt_token_ids, sameTokens);
     const reply = readReply(body, 0);
-    const { input_token_logprobs: given } = isObject(body.meta_info) ? body.meta_info : {};
-    if (Array.isArray(given)) reply.promptLogprobs = readPrompt(given as Entry[], request);
+    const { input_token_logprobs: given, input_top_logprobs: top } = isObject(body.meta_info) ? body.meta_info : {};
+    if (request.promptLogprobs && Array.isArray(given)) reply.promptLogprobs = readPrompt(given as Entry[], request);
+    const { topPromptLogprobs: count = 0 } = request;
+    if (count > 0 && Array.isArray(top)) {
+      reply.topPromptLogprobs = (top as (Entry[] | null)[]).map((entries) => readTop((entries ?? []).slice(0, count)));
+    }
     return reply;
   },
   openStream(request) {

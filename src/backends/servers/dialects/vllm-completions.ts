@@ -1,6 +1,6 @@
 /** vLLM's `/v1/completions` with token ids: `prompt` as ids in, `token_ids` out (`return_token_ids`). */
 import { isObject } from "../../../is-object.ts";
-import type { SampleRequest } from "../../engine.ts";
+import type { LikelyTokens, SampleRequest } from "../../engine.ts";
 import {
   type Dialect,
   MissingTokens,
@@ -33,7 +33,7 @@ export const vllmCompletions: Dialect = {
 };
 
 /** The fields of both routes. JSON.stringify omits undefined fields. */
-export function samplingFields({ params, promptLogprobs, topLogprobs = 0 }: SampleRequest) {
+export function samplingFields({ params, promptLogprobs, topLogprobs = 0, topPromptLogprobs }: SampleRequest) {
   return {
     max_tokens: params.maxTokens,
     temperature: params.temperature,
@@ -49,11 +49,12 @@ export function samplingFields({ params, promptLogprobs, topLogprobs = 0 }: Samp
     seed: params.seed,
     // 0: only the log-probabilities of the sampled tokens.
     logprobs: topLogprobs,
-    prompt_logprobs: promptLogprobs ? 0 : undefined,
+    prompt_logprobs: topPromptLogprobs ?? (promptLogprobs ? 0 : undefined),
   };
 }
 
-function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCount = 0 }: SampleRequest): ServerReply {
+function readChoice(body: Record<string, unknown>, request: SampleRequest): ServerReply {
+  const { topLogprobs: topCount = 0 } = request;
   const [choice] = Array.isArray(body.choices) ? body.choices : [];
   if (!isObject(choice)) throw new Error("the inference server's answer has no choices");
   const { token_ids: ids, logprobs, finish_reason: reason } = choice;
@@ -72,12 +73,40 @@ function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCou
   if (Array.isArray(top) && top.every(isObject)) {
     reply.topLogprobs = top.map((alternatives) => readTop(alternatives, topCount));
   }
-  if (Array.isArray(choice.prompt_logprobs)) reply.promptLogprobs = readPromptLogprobs(choice.prompt_logprobs, prompt);
-  return reply;
+  return { ...reply, ...readPrompt(choice.prompt_logprobs, request) };
+}
+
+/** What a request asks about its prompt. */
+export function readPrompt(
+  given: unknown,
+  { prompt, promptLogprobs, topPromptLogprobs: count }: SampleRequest,
+): Pick<ServerReply, "promptLogprobs" | "topPromptLogprobs"> {
+  if (!Array.isArray(given)) return {};
+  return {
+    ...(promptLogprobs ? { promptLogprobs: readPromptLogprobs(given, prompt) } : {}),
+    ...(count === undefined ? {} : { topPromptLogprobs: given.map((entry) => readLikely(entry, count)) }),
+  };
+}
+
+/** @param entry `{ "17": { "logprob": -0.5 }, ... }`: the most likely tokens, and the prompt's own if it is not among them */
+function readLikely(entry: unknown, count: number): LikelyTokens {
+  const likely = Object.entries(isObject(entry) ? entry : {}).map(([token, about]) => {
+    const logprob = isObject(about) ? about.logprob : undefined;
+    return { token: Number(token), logprob };
+  });
+  const logprobs = toLogprobs(
+    likely.map(({ logprob }) => logprob),
+    "prompt_logprobs",
+  );
+  const ranked = [...logprobs.keys()].sort((left, right) => logprobs[right]! - logprobs[left]!).slice(0, count);
+  return {
+    tokens: Int32Array.from(ranked, (index) => likely[index]!.token),
+    logprobs: Float32Array.from(ranked, (index) => logprobs[index]!),
+  };
 }
 
 /** @param given `[null, { "17": { "logprob": -0.5 } }, ...]`: for each prompt token, plus more likely tokens if requested */
-export function readPromptLogprobs(given: readonly unknown[], prompt: Int32Array): Float32Array {
+function readPromptLogprobs(given: readonly unknown[], prompt: Int32Array): Float32Array {
   const logprobs = given.map((entry, index) => {
     const token = isObject(entry) ? entry[`${prompt[index]}`] : undefined;
     return isObject(token) ? token.logprob : undefined;

@@ -3,7 +3,7 @@ import { isObject } from "../../../is-object.ts";
 import type { SampleRequest } from "../../engine.ts";
 import { requireSamePrompt } from "../requests/served-images.ts";
 import { type Dialect, MissingTokens, readVersions, type ServerReply, toLogprobs, toStopReason } from "./dialect.ts";
-import { readPromptLogprobs, samplingFields } from "./vllm-completions.ts";
+import { readPrompt, samplingFields } from "./vllm-completions.ts";
 
 export const vllmGenerate: Dialect = {
   path: "/inference/v1/generate",
@@ -47,7 +47,8 @@ export const vllmGenerate: Dialect = {
 const sameProcessor =
   "serve the run's model folder with its own preprocessor_config.json, without --mm-processor-kwargs";
 
-function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCount = 0 }: SampleRequest): ServerReply {
+function readChoice(body: Record<string, unknown>, request: SampleRequest): ServerReply {
+  const { topLogprobs: topCount = 0 } = request;
   const [choice] = Array.isArray(body.choices) ? body.choices : [];
   if (!isObject(choice)) throw new Error("the inference server's answer has no choices");
   const { token_ids: ids, logprobs, finish_reason: reason } = choice;
@@ -65,8 +66,7 @@ function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCou
     versions: readVersions(choice.weight_versions),
   };
   if (topCount > 0) reply.topLogprobs = entries.map(({ top_logprobs: top }) => readTop(top, topCount));
-  if (Array.isArray(body.prompt_logprobs)) reply.promptLogprobs = readPromptLogprobs(body.prompt_logprobs, prompt);
-  return reply;
+  return { ...reply, ...readPrompt(body.prompt_logprobs, request) };
 }
 
 /** @param given the most likely tokens, and the sampled one if it is not among them; vLLM 0.24 has the id only in `token` */

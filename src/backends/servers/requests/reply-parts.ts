@@ -88,6 +88,7 @@ export function joinReplies(parts: readonly ServerReply[]): ServerReply {
   };
   if (topLogprobs.length > 0) joined.topLogprobs = topLogprobs;
   if (first.promptLogprobs !== undefined) joined.promptLogprobs = first.promptLogprobs;
+  if (first.topPromptLogprobs !== undefined) joined.topPromptLogprobs = first.topPromptLogprobs;
   return joined;
 }
 

@@ -30,6 +30,7 @@ export const sharedKeys: readonly KeyPair[] = [
   ["training.warmup_steps_ratio", "rllm.algorithm.warmup_steps_ratio"],
   ["rollout_engine.disable_thinking", "rllm.disable_thinking"],
   ["rollout_engine.accumulate_reasoning", "rllm.accumulate_reasoning"],
+  ["distillation.enabled", "rllm.distill.enable"],
 ];
 
 /** Forwarded in one direction: the first key sets the second, unless the second is set too. */

@@ -17,7 +17,7 @@ function values([, rllm]: KeyPair): [string, string] {
   const leaf = rllm.split(".").at(-1)!;
   if (["val_before_train", "norm_adv_by_std_in_grpo", "val_only", "bypass_mode"].includes(leaf))
     return ["true", "false"];
-  if (/^(disable_thinking|accumulate_reasoning)$/.test(leaf)) return ["true", "false"];
+  if (/^(disable_thinking|accumulate_reasoning|enable)$/.test(leaf)) return ["true", "false"];
   const words: Record<string, [string, string]> = {
     adv_estimator: ["rloo", "reinforce"],
     tis_mode: ["token", "sequence"],

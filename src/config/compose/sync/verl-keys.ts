@@ -170,6 +170,8 @@ const table: readonly VerlKey[] = [
     rule: coerceIfAsync("async_training.partial_rollout", "rllm.async_training.partial_rollout"),
   },
 
+  { native: "distillation.teacher_models", rule: dropShippedTeachers },
+
   // verl alone has these.
   { native: "actor_rollout_ref.rollout.mode", type: text.describe("Rollout mode; the trainer requires async.") },
   {
@@ -344,6 +346,20 @@ function coerce(tree: SyncTree, key: string, value: unknown, { from = asyncFlag,
     tree.warn("coerced", [key, from], text);
   }
   derive(tree, key, value, from);
+}
+
+/** Removes what verl's own tree says of teachers: an entry without a model, and how verl would serve it. */
+function dropShippedTeachers(tree: SyncTree): void {
+  const key = "distillation.teacher_models";
+  const found = tree.node(key);
+  if (found?.kind !== "map") return;
+  const isSet = ({ node }: (typeof found.entries)[number]): boolean =>
+    node.kind === "map" ? node.entries.some(isSet) : layerOf(node.origin) > 0;
+  const entries = found.entries.filter(isSet).map((entry) => {
+    const { node } = entry;
+    return node.kind === "map" ? { ...entry, node: { ...node, entries: node.entries.filter(isSet) } } : entry;
+  });
+  tree.put(key, { ...found, entries });
 }
 
 type Tree = Readonly<Record<string, unknown>>;

@@ -1,6 +1,6 @@
 /** Replies in the form of vLLM's `/inference/v1/generate`. */
 import { zip } from "../../../arrays.ts";
-import type { Sample } from "../../../backends/engine.ts";
+import type { LikelyTokens, Sample } from "../../../backends/engine.ts";
 
 const reasons = { stop: "stop", length: "length", aborted: "abort" } as const;
 
@@ -11,7 +11,7 @@ export interface ReplyHead {
 }
 
 export function toReply(head: ReplyHead, prompt: Int32Array, sample: Sample, logprobs: boolean): object {
-  const { tokens, promptLogprobs, stopReason } = sample;
+  const { tokens, promptLogprobs, topPromptLogprobs, stopReason } = sample;
   return {
     ...head,
     choices: [
@@ -24,7 +24,9 @@ export function toReply(head: ReplyHead, prompt: Int32Array, sample: Sample, log
       },
     ],
     prompt_logprobs: promptLogprobs
-      ? Array.from(promptLogprobs, (logprob, at) => (at === 0 ? null : { [prompt[at]!]: { logprob } }))
+      ? Array.from(promptLogprobs, (logprob, at) =>
+          at === 0 ? null : { ...likely(topPromptLogprobs?.[at]), [prompt[at]!]: { logprob } },
+        )
       : null,
     usage: {
       prompt_tokens: prompt.length,
@@ -33,6 +35,9 @@ export function toReply(head: ReplyHead, prompt: Int32Array, sample: Sample, log
     },
   };
 }
+
+const likely = ({ tokens, logprobs }: LikelyTokens = { tokens: new Int32Array(), logprobs: new Float32Array() }) =>
+  Object.fromEntries(zip(tokens, logprobs).map(([token, logprob]) => [token, { logprob }]));
 
 /** One event of a stream: a token. */
 export const toEvent = (head: ReplyHead, token: number, logprob: number, logprobs: boolean): object => ({

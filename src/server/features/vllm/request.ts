@@ -30,7 +30,7 @@ const schema = z.strictObject({
       stop_token_ids: z.array(count).nullish(),
       ignore_eos: z.boolean().default(false),
       logprobs: count.nullish(),
-      prompt_logprobs: only(0),
+      prompt_logprobs: count.nullish(),
       repetition_penalty: only(1),
       presence_penalty: only(0),
       frequency_penalty: only(0),
@@ -72,9 +72,7 @@ export function readGenerateCall(body: unknown): GenerateCall {
       requireKnown(tokens, model, "token_ids");
       requireKnown(stopIds, model, "sampling_params.stop_token_ids");
       const { logprobs = null } = params;
-      if (logprobs !== null && logprobs > model.vocabularySize) {
-        throw new UserError(`logprobs is ${logprobs}, but the vocabulary has ${model.vocabularySize} tokens`);
-      }
+      if (logprobs !== null) requireFew("logprobs", logprobs, model);
       const room = model.maxLength - tokens.length;
       const maxTokens = params.max_tokens ?? Math.min(room, 2 ** 31 - 1);
       if (room < 1 || maxTokens > room) {
@@ -95,13 +93,23 @@ export function readGenerateCall(body: unknown): GenerateCall {
           ignoreEos: params.ignore_eos,
           seed: seed === null || seed === -1 ? randomInt(2 ** 47) : seed,
         },
-        promptLogprobs: params.prompt_logprobs === 0,
+        promptLogprobs: typeof params.prompt_logprobs === "number",
         topLogprobs: logprobs ?? 0,
       };
+      const { prompt_logprobs: top = null } = params;
+      if (top !== null && top > 0) request.topPromptLogprobs = requireFew("prompt_logprobs", top, model);
+      if (request.topPromptLogprobs !== undefined && !capabilities.outputs.includes("most_likely")) {
+        throw new UserError(`the ${capabilities.engine} does not support prompt_logprobs above 0`);
+      }
       refuseMissing(request, capabilities.sampling, capabilities.engine);
       return request;
     },
   };
+}
+
+function requireFew(name: string, wanted: number, { vocabularySize: size }: Engine["model"]): number {
+  if (wanted <= size) return wanted;
+  throw new UserError(`${name} is ${wanted}, but the vocabulary has ${size} tokens`);
 }
 
 function refuseMissing(

@@ -14,6 +14,7 @@ import { jsonBody, readBody } from "../../bodies.ts";
 import type { Feature } from "../../feature.ts";
 import { answerTo, HttpError } from "../../http-error.ts";
 import { type BaseModel, engineDown, findBaseModel } from "../../models/base-models.ts";
+import type { SnapshotUse } from "../../models/snapshots.ts";
 import type { Service } from "../../service.ts";
 import { requireCheckpoint } from "../../state/checkpoints.ts";
 import { createServedAdapters, type ServedAdapters } from "./adapters.ts";
@@ -143,19 +144,21 @@ function createGenerator({ context, samplers }: Service, adapters: ServedAdapter
   const { models, metrics } = context;
   const running = new Map<string, Set<AbortController>>();
 
-  function modelOf(name: string): { base: BaseModel; use: <T>(work: (policy: Policy) => Promise<T>) => Promise<T> } {
+  type Use = <T>(as: SnapshotUse, work: (policy: Policy) => Promise<T>) => Promise<T>;
+
+  function modelOf(name: string): { base: BaseModel; use: Use } {
     const loaded = adapters.find(name);
     if (loaded !== undefined) {
       const base = models[0]!;
-      return { base, use: (work) => samplers.useSnapshot(base, loaded, work) };
+      return { base, use: (as, work) => samplers.useSnapshot(base, loaded, as, work) };
     }
     if (!isTinkerPath(name)) {
       const base = findBaseModel(models, name);
-      return { base, use: async (work) => work(await base.base.get()) };
+      return { base, use: async (_as, work) => work(await base.base.get()) };
     }
     const { baseModel, data, adapter } = requireCheckpoint(context, name);
     const base = findBaseModel(models, baseModel);
-    return { base, use: (work) => samplers.useSnapshot(base, { data, adapter }, work) };
+    return { base, use: (as, work) => samplers.useSnapshot(base, { data, adapter }, as, work) };
   }
 
   async function sampleOne(
@@ -168,6 +171,21 @@ function createGenerator({ context, samplers }: Service, adapters: ServedAdapter
     if (onToken === undefined) return (await base.gatherer.sample(sampler, owner, [request], signal))[0]!;
     for await (const sample of sampler.sample([{ ...request, signal }], { onToken })) return sample;
     throw new Error("the engine ended the call without answering it");
+  }
+
+  /** The sampler does not compute it. */
+  async function topOfPrompt(
+    { learner }: Policy,
+    { prompt: tokens, topPromptLogprobs: count = 0 }: SampleRequest,
+  ): Promise<Pick<Sample, "topPromptLogprobs">> {
+    const trained = new Uint8Array(tokens.length - 1).fill(1);
+    const found = await learner.mostLikely!(tokens.length > 1 ? [{ tokens, trained }] : [], count);
+    const row = (at: number) => ({
+      tokens: found.tokens.slice(at * count, (at + 1) * count),
+      logprobs: found.logprobs.slice(at * count, (at + 1) * count),
+    });
+    const none = { tokens: new Int32Array(0), logprobs: new Float32Array(0) };
+    return { topPromptLogprobs: [none, ...Array.from(trained, (_, at) => row(at))] };
   }
 
   return {
@@ -192,9 +210,14 @@ function createGenerator({ context, samplers }: Service, adapters: ServedAdapter
           const either = AbortSignal.any([signal, stop.signal]);
           setMaxListeners(0, either);
           try {
-            const sample = await use((policy) =>
-              base.scheduler.sample(owner, 1, () => sampleOne(base, policy, request, either, onToken)),
-            );
+            const asks = request.topPromptLogprobs !== undefined;
+            const sample = await use(asks ? "scores" : "samples", async (policy) => {
+              const sampled = await base.scheduler.sample(owner, 1, () =>
+                sampleOne(base, policy, request, either, onToken),
+              );
+              if (!asks) return sampled;
+              return { ...sampled, ...(await base.scheduler.train(owner, () => topOfPrompt(policy, request))) };
+            });
             metrics.add("hone_prompt_tokens_total", {}, request.prompt.length);
             metrics.add("hone_sampled_tokens_total", {}, sample.tokens.length);
             context.use("sampling_prefill", null, base.name, request.prompt.length);

@@ -1,8 +1,8 @@
 /** Checks that two models have the same vocabulary, by their tokenizer.json. */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { UserError } from "../../errors.ts";
-import type { ModelInfo } from "../engine.ts";
+import { UserError } from "../errors.ts";
+import type { ModelInfo } from "./engine.ts";
 
 type TokenizerModel = Pick<ModelInfo, "name" | "directory">;
 
@@ -14,7 +14,7 @@ export function requireSameVocabulary(model: TokenizerModel, other: TokenizerMod
     if (here === there) continue;
     throw new UserError(
       `${other.name} has a different vocabulary from ${model.name}: token ${id} is ${shown(there)} instead of ${shown(here)}`,
-      { hint: "a critic or reference reads the tokens of the run's own model, so it needs the same tokenizer" },
+      { hint: "a critic, reference or teacher reads the tokens of the run's own model, so it needs the same tokenizer" },
     );
   }
 }

@@ -1,0 +1,64 @@
+/** Two kinds of teachers: a learner that is not trained here, and a sampler that returns log-probabilities of prompts. */
+import { RunError } from "../../errors.ts";
+import type { Sequence } from "../../trajectories/types.ts";
+import type { Learner, Sample, SampleRequest, Sampler, Teacher } from "../engine.ts";
+
+/** The learner's weights at the time of each call. */
+export function learnerTeacher(learner: Learner): Teacher {
+  const { mostLikely, maxLength } = learner;
+  return {
+    maxLength,
+    logprobs: async (sequences) => (await learner.forward(sequences, {})).logprobs,
+    ...(mostLikely ? { mostLikely: (sequences, count) => mostLikely(sequences, count) } : {}),
+  };
+}
+
+/** Each sequence is a prompt; one more token is sampled and ignored, because servers refuse to sample none. */
+const params = { maxTokens: 1, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], seed: 0 };
+
+/** @param maxLength of the sampler's model, for a prompt and the sampled token */
+export function samplerTeacher(sampler: Pick<Sampler, "sample">, { maxLength }: { maxLength?: number }): Teacher {
+  async function ask(
+    sequences: readonly Sequence[],
+    wanted: Pick<SampleRequest, "promptLogprobs" | "topPromptLogprobs">,
+  ): Promise<Sample[]> {
+    const requests = sequences.map(({ tokens, media }) => ({
+      ...{ prompt: tokens, params, ...wanted },
+      ...(media ? { media } : {}),
+    }));
+    const samples: Sample[] = [];
+    for await (const sample of sampler.sample(requests)) samples[sample.request] = sample;
+    return samples;
+  }
+
+  return {
+    maxLength: maxLength === undefined ? undefined : maxLength - 1,
+    async logprobs(sequences) {
+      const samples = await ask(sequences, { promptLogprobs: true });
+      const outputs = sequences.flatMap(({ trained }, index) => {
+        const { promptLogprobs } = samples[index] ?? {};
+        if (!promptLogprobs) throw new RunError("the teacher did not return the log-probabilities of a prompt");
+        return positionsOf(trained).map((position) => promptLogprobs[position + 1]!);
+      });
+      return Float32Array.from(outputs);
+    },
+    async mostLikely(sequences, count) {
+      const samples = await ask(sequences, { topPromptLogprobs: count });
+      const rows = sequences.flatMap(({ trained }, index) => {
+        const { topPromptLogprobs: top } = samples[index] ?? {};
+        if (!top) throw new RunError("the teacher did not return its most likely tokens");
+        return positionsOf(trained).map((position) => top[position + 1]!);
+      });
+      const short = rows.find(({ tokens }) => tokens.length !== count);
+      if (short) throw new RunError(`the teacher returned ${short.tokens.length} likely tokens instead of ${count}`);
+      return {
+        tokens: Int32Array.from(rows.flatMap(({ tokens }) => [...tokens])),
+        logprobs: Float32Array.from(rows.flatMap(({ logprobs }) => [...logprobs])),
+        count,
+      };
+    },
+  };
+}
+
+const positionsOf = (trained: Uint8Array): number[] =>
+  [...trained.keys()].filter((position) => trained[position] !== 0);
