@@ -14,7 +14,8 @@ const programs = "bash cat chmod cp env head id kill ls mkdir mv ps rm setsid sl
 export async function testEngine(): Promise<Engine | string> {
   if (process.platform !== "linux") return "containers are tested on Linux";
   const folder = mkdtempSync(join(tmpdir(), "hone-containers-"));
-  const settings = '[containers]\nnetns="host"\ndefault_ulimits=["nofile=1024:1024","nproc=4096:4096"]\n[engine]\nruntime="runc"\n';
+  const settings =
+    '[containers]\nnetns="host"\ndefault_ulimits=["nofile=1024:1024","nproc=4096:4096"]\n[engine]\nruntime="runc"\n';
   writeFileSync(join(folder, "containers.conf"), settings);
   process.env.CONTAINERS_CONF ??= join(folder, "containers.conf");
   return findEngine().catch((error: Error) => error.message);

@@ -76,7 +76,9 @@ test.skipIf(typeof engine === "string")(
     });
     expect(killed.failure).toMatchObject({ kind: "infrastructure", message: expect.stringContaining("SIGKILL") });
     expect(await left()).toEqual([]);
-    const folders = readdirSync(tmpdir()).filter((name) => name.startsWith("hone-harbor-") && name.includes(`@${process.pid}@`));
+    const folders = readdirSync(tmpdir()).filter(
+      (name) => name.startsWith("hone-harbor-") && name.includes(`@${process.pid}@`),
+    );
     expect(folders.flatMap((name) => readdirSync(join(tmpdir(), name, "trials")))).toEqual([]);
     expect(folders.every((name) => existsSync(join(tmpdir(), name, "tasks")))).toBe(true);
   },

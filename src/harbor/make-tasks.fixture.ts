@@ -6,7 +6,8 @@ import { dirname, join } from "node:path";
 export function makeTask(root: string, image: string, word = "done"): string {
   const folder = join(root, `write-${word}`);
   const files = {
-    "task.toml": 'schema_version = "1.4"\n[agent]\ntimeout_sec = 60\n[verifier]\ntimeout_sec = 60\n[environment]\nbuild_timeout_sec = 300\n',
+    "task.toml":
+      'schema_version = "1.4"\n[agent]\ntimeout_sec = 60\n[verifier]\ntimeout_sec = 60\n[environment]\nbuild_timeout_sec = 300\n',
     "instruction.md": `Write the word ${word} into the file /app/answer.txt.\n`,
     "environment/Dockerfile": `FROM ${image}\nWORKDIR /app\n`,
     "solution/solve.sh": `#!/bin/bash\necho ${word} > /app/answer.txt\n`,

@@ -27,7 +27,7 @@ const onVerl = "rllm/backend=verl";
 test.each([
   [
     ["rllm.remote_runtime.enabled=true"],
-     "rllm.remote_runtime.enabled=true: it requires rllm.remote_runtime.backend=harbor, because agents in AWS's AgentCore",
+    "rllm.remote_runtime.enabled=true: it requires rllm.remote_runtime.backend=harbor, because agents in AWS's AgentCore",
   ],
   [["local.processes=3", "local.sequence_parallel=2"], "=2: it requires local.processes to be a multiple of it"],
   [
