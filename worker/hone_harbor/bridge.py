@@ -21,8 +21,10 @@ from harbor.models.trial.config import TrialConfig  # noqa: E402
 from harbor.trial.hooks import TrialEvent  # noqa: E402
 from harbor.trial.trial import Trial  # noqa: E402
 
-# Only protocol lines are written to standard output; whatever a library prints goes to standard error.
+# The protocol's streams are not those of the programs that Harbor starts: they would read requests, or write among answers.
+requests = os.fdopen(os.dup(0))
 protocol = os.fdopen(os.dup(1), "w", buffering=1)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 os.dup2(2, 1)
 
 # Each process of the container as PID:START, because a number is used again.
@@ -134,7 +136,7 @@ async def run(request):
 
 async def main():
     reader = asyncio.StreamReader(limit=2**26)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), requests)
     running = {}
     send(event="ready")
     while line := await reader.readline():
