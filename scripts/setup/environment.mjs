@@ -52,13 +52,18 @@ async function build(name, { what, disk, check, minor, builds }) {
   const start = performance.now();
   const home = homeOf();
   const folder = pinnedFolder(name);
-  const { executable, version } = await findPython(pythonCandidates(), minor === undefined ? undefined : { what, minor });
+  const { executable, version } = await findPython(
+    pythonCandidates(),
+    minor === undefined ? undefined : { what, minor },
+  );
   say(`preparing ${what} with Python ${version} in ${folder} (once, up to ${size(disk)} on disk)`);
   if (freeBytes(home) < disk) say(`only ${size(freeBytes(home))} of disk are free`);
   const uv = await prepareUv(home, executable);
   const lock = workerFile(`requirements-${name}.lock`);
   await replaceFolder(folder, async (partial) => {
-    await run("creating the environment", uv.command, ["venv", "--relocatable", "--python", executable, partial], { env: uv.env });
+    await run("creating the environment", uv.command, ["venv", "--relocatable", "--python", executable, partial], {
+      env: uv.env,
+    });
     await installLock(uv, ["--python", pythonIn(partial)], lock, what, showProgress, builds);
     await run(`the first import of ${what}`, pythonIn(partial), ["-c", check]);
   });

@@ -14,7 +14,10 @@ export interface Ran {
 export interface Engine {
   readonly name: EngineName;
   /** Runs a command of the engine, e.g. `["ps", "-a"]`. Never rejects because of its exit code. */
-  run(args: readonly string[], options?: { input?: string | Uint8Array; signal?: AbortSignal; timeoutMs?: number }): Promise<Ran>;
+  run(
+    args: readonly string[],
+    options?: { input?: string | Uint8Array; signal?: AbortSignal; timeoutMs?: number },
+  ): Promise<Ran>;
 }
 
 /** Longer output is an error of the caller, who should limit it. In bytes. */
@@ -94,7 +97,9 @@ export async function removeProjects(engine: Engine, prefixes: readonly string[]
   await remove(await list("volume", "ls"), "volume", "rm");
   if (engine.name === "podman") {
     const { stdout } = await engine.run(["pod", "ls", "--format", "{{.Name}}"]);
-    const pods = stdout.split("\n").filter((pod) => prefixes.some((prefix) => pod.startsWith(`pod_${prefix.toLowerCase()}`)));
+    const pods = stdout
+      .split("\n")
+      .filter((pod) => prefixes.some((prefix) => pod.startsWith(`pod_${prefix.toLowerCase()}`)));
     await remove(pods, "pod", "rm", "-f");
   }
 }

@@ -63,7 +63,8 @@ async function tryTask(task: TaskFolder, options: CheckOptions & { environment: 
   if (nothing !== null && nothing > 0) problems.push(`an agent that does nothing earns ${nothing}`);
   for (const [what, agent] of Object.entries(cheats)) {
     const earned = await earn(what, agent);
-    if (earned !== null && earned > (nothing ?? 0)) problems.push(`can be hacked: an agent that ${what} earns ${earned}`);
+    if (earned !== null && earned > (nothing ?? 0))
+      problems.push(`can be hacked: an agent that ${what} earns ${earned}`);
   }
   return { name: task.name, problems, rewards };
 }

@@ -6,7 +6,8 @@ import type { Trial } from "./run-trial.ts";
 
 /** Harbor's own errors: of its set-up, of an agent's or task's configuration, of the engine. */
 export function toTrialFailure({ message, kind }: TrialError): Error {
-  const isMistake = /^(ValidationError|ValueError|TypeError|KeyError|MissingModelCredentialError|SystemExit|FileNotFoundError)$/;
+  const isMistake =
+    /^(ValidationError|ValueError|TypeError|KeyError|MissingModelCredentialError|SystemExit|FileNotFoundError)$/;
   const text = `Harbor could not run the trial: ${kind}: ${message}`;
   return isMistake.test(kind) ? new UserError(text) : new RunError(text);
 }
@@ -15,7 +16,11 @@ export function toTrialFailure({ message, kind }: TrialError): Error {
  * The reward of a finished trial.
  * @throws RunError if the container or Harbor failed; Error in the stage of the part that failed
  */
-export function toOutcome({ result, verifierOutput }: Trial, seen: ReadonlySet<TrialEvent>, stage: (name: string) => void): Outcome {
+export function toOutcome(
+  { result, verifierOutput }: Trial,
+  seen: ReadonlySet<TrialEvent>,
+  stage: (name: string) => void,
+): Outcome {
   const { exception_info: exception, failure_cause: cause } = result;
   const what = exception && `${exception.exception_type}: ${exception.exception_message}`;
   switch (cause) {
@@ -52,7 +57,8 @@ const isOfVerifier = ({ exception_info: exception }: TrialResult, seen: Readonly
 const diskOr = (message: string) =>
   new RunError(message, /no space left/i.test(message) ? { hint: "the disk is full; free some space" } : {});
 
-const tail = (text: string) => (text.trim() === "" ? "" : `; it wrote:\n${text.trim().split("\n").slice(-10).join("\n")}`);
+const tail = (text: string) =>
+  text.trim() === "" ? "" : `; it wrote:\n${text.trim().split("\n").slice(-10).join("\n")}`;
 
 function rewardOf({ verifier_result: verified }: TrialResult, output: string): Outcome {
   const rewards = verified?.rewards ?? {};

@@ -40,7 +40,11 @@ function ownFolder(engine: Engine | undefined): Promise<string> {
   folder ??= (async () => {
     const left = readdirSync(tmpdir()).filter((name) => name.startsWith(prefix) && isOwnerGone(name));
     const trials = left.flatMap((name) => listed(join(tmpdir(), name, "trials")));
-    if (engine) await removeProjects(engine, trials.map((name) => `${name}__`));
+    if (engine)
+      await removeProjects(
+        engine,
+        trials.map((name) => `${name}__`),
+      );
     const own = temporaryFolder(prefix);
     process.once("exit", () => rmSync(own, { recursive: true, force: true }));
     return own;

@@ -6,7 +6,12 @@ import { isObject } from "../is-object.ts";
 import { nearest } from "../nearest.ts";
 
 /** `limit`: a number of seconds above zero. `true`: a value. A table names its keys; in a list, those of each entry. */
-type Shape = true | "limit" | "amount" | { readonly [key: string]: Shape } | readonly [{ readonly [key: string]: Shape }];
+type Shape =
+  | true
+  | "limit"
+  | "amount"
+  | { readonly [key: string]: Shape }
+  | readonly [{ readonly [key: string]: Shape }];
 
 const network = { network_mode: true, allowed_hosts: true } as const;
 const healthcheck = {
@@ -89,7 +94,8 @@ export function readTask(path: string): TaskFolder {
   checkShape(config, taskShape, "", problems);
   const steps = Array.isArray(config.steps) ? config.steps.filter(isObject) : undefined;
   const need = (name: string, why: string): void => {
-    if (!existsSync(join(path, name)) || !statSync(join(path, name)).isFile()) problems.push(`${name} is missing (${why})`);
+    if (!existsSync(join(path, name)) || !statSync(join(path, name)).isFile())
+      problems.push(`${name} is missing (${why})`);
   };
   checkLimit(config, steps, problems);
   if (steps === undefined) {
@@ -111,8 +117,13 @@ export function readTask(path: string): TaskFolder {
 }
 
 /** Without a limit, a trial whose agent hangs would never end. */
-function checkLimit(config: Record<string, unknown>, steps: Record<string, unknown>[] | undefined, problems: string[]): void {
-  const hasLimit = (table: unknown) => isObject(table) && isObject(table.agent) && table.agent.timeout_sec !== undefined;
+function checkLimit(
+  config: Record<string, unknown>,
+  steps: Record<string, unknown>[] | undefined,
+  problems: string[],
+): void {
+  const hasLimit = (table: unknown) =>
+    isObject(table) && isObject(table.agent) && table.agent.timeout_sec !== undefined;
   if (hasLimit(config) || (steps !== undefined && steps.length > 0 && steps.every(hasLimit))) return;
   problems.push("[agent] has no timeout_sec, so the agent would have no time limit");
 }
@@ -127,7 +138,8 @@ function checkShape(value: unknown, shape: Shape, at: string, problems: string[]
   }
   if (Array.isArray(shape)) {
     if (!Array.isArray(value)) problems.push(`${at} must be a list of tables: [[${at}]]`);
-    else for (const [index, entry] of value.entries()) checkShape(entry, shape[0] as Shape, `${at}[${index}]`, problems);
+    else
+      for (const [index, entry] of value.entries()) checkShape(entry, shape[0] as Shape, `${at}[${index}]`, problems);
     return;
   }
   if (!isObject(value)) {

@@ -1,0 +1,53 @@
+/** For tests: an image made of this machine's own programs, because no registry of images may be reachable. */
+import { execFileSync } from "node:child_process";
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { type Engine, findEngine } from "./engine.ts";
+
+const programs = "bash cat chmod cp env head id kill ls mkdir mv ps rm setsid sleep tar touch".split(" ");
+
+/**
+ * podman in a container, or without cgroups, needs these settings; they are harmless elsewhere.
+ * @returns the engine, or why the tests that need one do not run
+ */
+export async function testEngine(): Promise<Engine | string> {
+  if (process.platform !== "linux") return "containers are tested on Linux";
+  const folder = mkdtempSync(join(tmpdir(), "hone-containers-"));
+  const settings =
+    '[containers]\nnetns="host"\ndefault_ulimits=["nofile=1024:1024","nproc=4096:4096"]\n[engine]\nruntime="runc"\n';
+  writeFileSync(join(folder, "containers.conf"), settings);
+  process.env.CONTAINERS_CONF ??= join(folder, "containers.conf");
+  return findEngine().catch((error: Error) => error.message);
+}
+
+/** @returns the image's name */
+export async function hostImage(engine: Engine): Promise<string> {
+  const name = `${engine.name === "podman" ? "localhost/" : ""}hone-test-host:1`;
+  if ((await engine.run(["image", "inspect", name])).exitCode === 0) return name;
+  const root = mkdtempSync(join(tmpdir(), "hone-rootfs-"));
+  try {
+    for (const folder of ["tmp", "etc", "proc", "sys", "dev", "root", "usr/bin", "usr/local/bin"]) {
+      mkdirSync(join(root, folder), { recursive: true });
+    }
+    symlinkSync("usr/bin", join(root, "bin"));
+    const files = programs.map((program) => execFileSync("which", [program], { encoding: "utf8" }).trim());
+    for (const [index, file] of files.entries()) copyFileSync(file, join(root, "usr/bin", programs[index] ?? ""));
+    symlinkSync("bash", join(root, "usr/bin/sh"));
+    const libraries = execFileSync("ldd", files, { encoding: "utf8" }).matchAll(/(\/[^\s:]+\.so[^\s:]*)/g);
+    for (const [, library = ""] of libraries) {
+      mkdirSync(join(root, dirname(library)), { recursive: true });
+      copyFileSync(library, join(root, library));
+    }
+    writeFileSync(join(root, "etc/passwd"), "root:x:0:0:root:/root:/bin/bash\n");
+    writeFileSync(join(root, "etc/group"), "root:x:0:\n");
+    const tar = join(root, "..", `${root.split("/").at(-1)}.tar`);
+    execFileSync("tar", ["-C", root, "-cf", tar, "."]);
+    const { exitCode, stderr } = await engine.run(["import", "-", name], { input: readFileSync(tar) });
+    rmSync(tar);
+    if (exitCode !== 0) throw new Error(stderr);
+    return name;
+  } finally {
+    rmSync(root, { recursive: true, force: true });
+  }
+}

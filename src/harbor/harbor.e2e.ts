@@ -1,0 +1,86 @@
+/** Trials in real containers, through Harbor and the gateway. Without a container engine they do not run, and say so. */
+import { existsSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, expect, test } from "vitest";
+import type { Workflow } from "../agents/types.ts";
+import { hostImage, testEngine } from "../containers/host-image.fixture.ts";
+import { runWorkflow } from "../testing/run-workflow.ts";
+import type { Episode } from "../trajectories/types.ts";
+import { openBridge } from "./bridge.ts";
+import { shellAgent, writeReward } from "./forgeries.ts";
+import { type HarborOptions, type HarborTask, harbor, harborTasks } from "./index.ts";
+import { makeTask } from "./make-tasks.fixture.ts";
+
+const engine = await testEngine();
+if (typeof engine === "string") console.warn(`NOT RUN: trials of Harbor in containers (${engine})`);
+const root = mkdtempSync(join(tmpdir(), "harbor-e2e-"));
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+
+async function run(workflow: Workflow<HarborTask>, reply = () => "echo done > /app/answer.txt"): Promise<Episode> {
+  const rows = [harborTasks(root).task(0).row];
+  const limits = { timeoutSeconds: 400, raiseOnError: false };
+  const [episode] = await runWorkflow({ workflow, rows, reply, ...limits });
+  return episode!;
+}
+
+const options = (command: string, more: Partial<HarborOptions> = {}): HarborOptions => ({
+  ...{ agent: shellAgent, environment: "podman", network: "host", agentArgs: { command }, ...more },
+});
+
+/** An agent in bash: asks the model for a command over HTTP, and executes it. */
+const askModel = (baseURL: string) => {
+  const { hostname, port, pathname } = new URL(baseURL);
+  const body = '{"messages":[{"role":"user","content":"Which command?"}]}';
+  const head = `POST ${pathname}/chat/completions HTTP/1.1\\r\\nHost: ${hostname}\\r\\nConnection: close\\r\\n`;
+  const type = `Content-Type: application/json\\r\\nContent-Length: ${body.length}\\r\\n\\r\\n`;
+  return `exec 3<>/dev/tcp/${hostname}/${port}; printf '%b' '${head}${type}${body}' >&3
+answer=$(cat <&3); command=\${answer#*'"content":"'}; command=\${command%%'"'*}; eval "$command"`;
+};
+
+const left = async () => {
+  if (typeof engine === "string") return [];
+  const { stdout } = await engine.run(["ps", "-a", "--format", "{{.Names}}"]);
+  return stdout.split("\n").filter((name) => name.startsWith("hone-"));
+};
+
+test.skipIf(typeof engine === "string")(
+  "an agent earns the reward with its exact tokens; a forged reward, work after the limit and a killed bridge earn none",
+  async () => {
+    if (typeof engine === "string") return;
+    makeTask(root, await hostImage(engine));
+    const [own, forged, late] = await Promise.all([
+      run(async (task, context) => {
+        const command = askModel(context.gateway.baseURL);
+        return harbor(options(command))(task, context);
+      }),
+      run(harbor(options(writeReward))),
+      run(harbor(options("(setsid sh -c 'sleep 15; echo done > /app/answer.txt' &); sleep 60", { timeoutSeconds: 5 }))),
+    ]);
+    expect(own).toMatchObject({ trajectories: [{ name: "agent", reward: 1, steps: [{}] }], correct: true });
+    expect(own.explanation).toBe("found: done");
+    const [step] = own.trajectories[0]!.steps;
+    expect([step?.text, step?.tokens.length]).toEqual(["echo done > /app/answer.txt", 28]);
+    expect(forged.trajectories).toMatchObject([{ reward: 0 }]);
+    expect(late).toMatchObject({ trajectories: [{ reward: 0 }], metrics: { agent_out_of_budget: 1 } });
+    expect(late.explanation).toContain("AgentTimeoutError");
+
+    // The bridge is killed while the agent works: the trial is not the agent's failure, and its container is removed.
+    const bridge = await openBridge();
+    const killed = await run(async (task, context) => {
+      const stage = (name: string) => {
+        context.stage(name);
+        if (name === "agent") process.kill(bridge.pid, "SIGKILL");
+      };
+      return harbor(options("sleep 30"))(task, { ...context, stage });
+    });
+    expect(killed.failure).toMatchObject({ kind: "infrastructure", message: expect.stringContaining("SIGKILL") });
+    expect(await left()).toEqual([]);
+    const folders = readdirSync(tmpdir()).filter(
+      (name) => name.startsWith("hone-harbor-") && name.includes(`@${process.pid}@`),
+    );
+    expect(folders.flatMap((name) => readdirSync(join(tmpdir(), name, "trials")))).toEqual([]);
+    expect(folders.every((name) => existsSync(join(tmpdir(), name, "tasks")))).toBe(true);
+  },
+  600_000,
+);

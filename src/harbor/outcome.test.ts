@@ -1,0 +1,60 @@
+/** What the end of a trial means, for each cause that Harbor reports. */
+import { expect, test } from "vitest";
+import { RunError, UserError } from "../errors.ts";
+import { TrialError, type TrialEvent, type TrialResult } from "./bridge.ts";
+import { toOutcome, toTrialFailure } from "./outcome.ts";
+
+const whole: TrialEvent[] = ["environment-start", "agent-start", "agent-end", "verification-start"];
+
+function end(result: Partial<TrialResult>, events = whole, verifierOutput = "") {
+  const stages: string[] = [];
+  const complete = { verifier_result: null, exception_info: null, failure_cause: null, reward_valid: true, ...result };
+  const outcome = () => toOutcome({ result: complete, verifierOutput }, new Set(events), (name) => stages.push(name));
+  return { outcome, stages };
+}
+const rewards = (given: Record<string, number>) => ({ verifier_result: { rewards: given } });
+const failed = (failure_cause: string, exception_type: string, more: Partial<TrialResult> = {}) => ({
+  ...{ failure_cause, exception_info: { exception_type, exception_message: "why" }, reward_valid: false, ...more },
+});
+
+test("the key reward is the reward, or the only key; others are metrics", () => {
+  expect(end(rewards({ reward: 0.5, tests: 3 }), whole, "3 of 6\n").outcome()).toEqual({
+    ...{ reward: 0.5, correct: false, metrics: { tests: 3, agent_out_of_budget: 0 }, explanation: "3 of 6" },
+  });
+  expect(end(rewards({ accuracy: 1 })).outcome()).toMatchObject({ reward: 1, correct: true });
+  expect(end(rewards({ a: 1, b: 0 })).outcome).toThrow(UserError);
+  expect(end(rewards({})).outcome).toThrow(/gave no reward/);
+});
+
+test("an agent that ran out of time keeps its reward", () => {
+  const result = { ...failed("agent_exhausted_budget", "AgentTimeoutError"), ...rewards({ reward: 1 }) };
+  expect(end(result).outcome()).toMatchObject({ reward: 1, metrics: { agent_out_of_budget: 1 } });
+});
+
+test.each([
+  ["sandbox_failed", "EnvironmentStartTimeoutError", whole.slice(0, 1), RunError, []],
+  ["harbor_failed", "MissingExtraError", [], RunError, []],
+  ["cancelled", "CancelledError", whole, RunError, []],
+  // A failed build, and an error of the verifier's copy of files.
+  ["unclassified", "RuntimeError", whole.slice(0, 1), RunError, []],
+  ["unclassified", "RuntimeError", whole, RunError, []],
+  ["unclassified", "NonZeroAgentExitCodeError", whole, Error, ["agent"]],
+  ["unclassified", "ValueError", whole.slice(0, 2), Error, ["agent"]],
+  ["model_provider_failed", "ApiError", whole, Error, ["agent"]],
+  ["verifier_failed", "RewardFileNotFoundError", whole, Error, []],
+] as const)("%s by %s after %j", (cause, type, events, kind, stages) => {
+  // A reward that was measured after a failure does not count.
+  const trial = end(failed(cause, type, rewards({ reward: 1 })), [...events]);
+  expect(trial.outcome).toThrow(kind);
+  if (kind === Error) expect(trial.outcome).not.toThrow(RunError);
+  expect([...new Set(trial.stages)]).toEqual(stages);
+});
+
+test("a full disk is named, and a mistake in the configuration is not retried", () => {
+  const full = failed("unclassified", "OSError", {
+    exception_info: { exception_type: "OSError", exception_message: "No space left on device" },
+  });
+  expect(end(full, []).outcome).toThrow(expect.objectContaining({ hint: expect.stringContaining("disk is full") }));
+  expect(toTrialFailure(new TrialError("bad agent", "ValueError"))).toBeInstanceOf(UserError);
+  expect(toTrialFailure(new TrialError("no socket", "ConnectionError"))).toBeInstanceOf(RunError);
+});
