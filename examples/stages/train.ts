@@ -1,5 +1,5 @@
 /** Examples, then rewards: a model that never earns a reward learns the answer's form from 48 rows, then the task from rewards. */
-import { defineExperiment, fromRows, generated, randomInteger, sft, singleTurn, trainStages } from "hone";
+import { defineExperiment, fromRows, generated, randomInteger, sft, singleTurn, trainStages } from "hone-rl";
 
 const numbers = (name: string, size: number) =>
   generated(name, size, (_index, random) => {

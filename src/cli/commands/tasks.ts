@@ -1,7 +1,7 @@
 /** `hone tasks`: checks Harbor tasks, and removes their images. */
 import { type Command, Option } from "commander";
-import { findEngine } from "../../containers/engine.ts";
 import { removeImages } from "../../containers/build-image.ts";
+import { findEngine } from "../../containers/engine.ts";
 import { checkTasks } from "../../harbor/check-tasks.ts";
 import { printable } from "../../printable.ts";
 
