@@ -7,6 +7,7 @@ import { moreLossFamilies } from "./more-losses.ts";
 import { offPolicyFamilies } from "./off-policy.ts";
 import { rewardFamilies } from "./rewards.ts";
 import { scheduleFamilies } from "./schedules.ts";
+import { supervisedFamilies } from "./supervised.ts";
 import { trajectoryFamilies } from "./trajectories.ts";
 import { valueFamilies } from "./values.ts";
 
@@ -19,5 +20,6 @@ export const families: Families = {
   ...valueFamilies,
   ...offPolicyFamilies,
   ...scheduleFamilies,
+  ...supervisedFamilies,
   ...trajectoryFamilies,
 };
