@@ -89,7 +89,7 @@ class LanguageModel(PlainModel):
         filled = embedded.flatten(0, 1).index_copy(0, placed.places, features)
         return {"inputs_embeds": filled.view(embedded.shape), **given}
 
-    def row(self, families: list[Family], positions: Tensor, tree: type[Tree | FlexTree] | None = None) -> AttentionContext:
+    def row(self, families: list[Family], positions: Tensor, tree: PackedAttention | None = None) -> AttentionContext:
         """The context of a packed row in training."""
         attention = (tree or self.tree)(families, positions)
         return RecurrentRow(attention, families, self.device) if self.mixers else attention
