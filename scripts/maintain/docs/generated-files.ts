@@ -4,6 +4,7 @@ import { configJsonSchema } from "../../../src/config/json-schema.ts";
 import { guideWithTables } from "./algorithm-tables.ts";
 import { readmeWithTable } from "./backend-table.ts";
 import { baseYaml } from "./base-yaml.ts";
+import { oneGpuPage, performancePage } from "./memory-table.ts";
 import { referencePages } from "./reference.ts";
 
 /** In writing order: the pages show values composed from base.yaml. */
@@ -12,5 +13,7 @@ export const generatedFiles: Readonly<Record<string, () => string>> = {
   "config/hone.schema.json": () => `${JSON.stringify(configJsonSchema(), null, 1)}\n`,
   "README.md": readmeWithTable,
   "docs/guide/choosing-an-algorithm.md": guideWithTables,
+  "docs/guide/one-gpu.md": oneGpuPage,
+  "docs/guide/performance.md": performancePage,
   ...referencePages,
 };
