@@ -19,6 +19,7 @@ _USABLE = 0.95
 """The share of an accelerator's free memory that tensors can fill: blocks of the allocator are not full."""
 _FEWEST_TOKENS = 512
 _SMALL_SHARE = 0.3
+_MOST_SETTINGS = 3
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class _Change:
 
 
 def _remedy(config: PreTrainedConfig, fit: Fit) -> str:
-    """The settings, at most three, with which it fits."""
+    """The settings, at most three, with which it fits: first those that change only speed, then what is trained, then lengths."""
 
     def fits(changes: list[_Change]) -> bool:
         training, room = fit.training, fit.room
@@ -136,18 +137,20 @@ def _remedy(config: PreTrainedConfig, fit: Fit) -> str:
             training, room = replace(training, **change.training), replace(room, **change.room)
         return room.holds(measure(config, training).needed)
 
-    chosen = list(_changes(fit))
-    tokens = fit.training.tokens
-    while not fits(chosen):
+    tokens, extra = fit.training.tokens, []
+    while True:
+        chosen = [*_changes(fit), *extra]
+        if fits(chosen):
+            for change in list(chosen):
+                without = [other for other in chosen if other is not change]
+                if fits(without):
+                    chosen = without
+            if len(chosen) <= _MOST_SETTINGS:
+                return f"it fits with {' '.join(change.setting for change in chosen)}"
         tokens //= 2
         if tokens < _FEWEST_TOKENS:
             return f"use a smaller model, or a device with more than {_gb(fit.room.total)}"
-        chosen = [*_changes(fit), _Change(f"training.max_length={tokens}", {"tokens": tokens})]
-    for change in list(chosen):
-        without = [other for other in chosen if other is not change]
-        if fits(without):
-            chosen = without
-    return f"it fits with {' '.join(change.setting for change in chosen)}"
+        extra = [_Change(f"training.max_length={tokens}", {"tokens": tokens})]
 
 
 def _changes(fit: Fit) -> Iterator[_Change]:

@@ -15,8 +15,10 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 from .attention.context import NAME, AttentionSpec, use
+from .attention.recurrent import find_mixers
 from .attention.tree import score_limit
-from .models.linears import LinearGroup, Member, find_members
+from .models.experts import find_experts
+from .models.linears import LinearGroup, Member
 from .models.loading import reads_images
 from .models.model import LanguageModel
 from .models.plain_model import ModelSource
@@ -192,22 +194,23 @@ class _ShapeModel(LanguageModel):
         self.source = ModelSource(none, "", _META, training.dtype, training.checkpointing, merges_adapters=training.merged)
         self.directory, self.device, self.dtype = none, _META, training.dtype
         self.module = _build(config, training.dtype)
-        self.base = getattr(self.module, self.module.base_model_prefix)
+        self.base_name = self.module.base_model_prefix
+        self.base = getattr(self.module, self.base_name)
         self.head = self.module.get_output_embeddings()
         self.head_name = next(name for name, module in self.module.named_modules() if module is self.head)
         self.config = config.get_text_config()
         self.vocabulary_size = self.head.weight.shape[0]
         self.decoder = self.module.get_decoder() if reads_images(config) else self.module
         self.decoder.set_attn_implementation(NAME)
-        self.installed, self.vision, self.vision_groups, self.groups = None, None, [], []
+        self.installed, self.vision, self.vision_groups, self.groups, self.mixers = None, None, [], [], find_mixers(self.decoder)
+        if self.mixers:
+            raise NotImplementedError("recurrent layers")
         self.attention, self.plain_head = "packed", not getattr(self.config, "final_logit_softcapping", None)
         self.attention_context = _Attention(training.device)
         ids = torch.zeros(3, dtype=torch.long, device=_META)
         with torch.no_grad():
-            members = find_members(self.base, f"{self.module.base_model_prefix}.", lambda: self.hidden(self.attention_context, ids, ids))
-        if training.checkpointing:
-            members = [[member] for group in members for member in group]
-        self.groups = [LinearGroup(group) for group in members]
+            self.groups = self._groups(lambda: self.hidden(self.attention_context, ids, ids), training.checkpointing)
+        self.expert_groups = find_experts(self.base, f"{self.base_name}.")
         self.head_group = LinearGroup([Member(self.head_name, self.head, "unembed")])
         if training.checkpointing:
             self.checkpoint_gradients()

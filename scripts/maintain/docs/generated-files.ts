@@ -5,6 +5,7 @@ import { guideWithTables, teacherGuideWithTable } from "./algorithm-tables.ts";
 import { readmeWithTable } from "./backend-table.ts";
 import { baseYaml } from "./base-yaml.ts";
 import { modelsPage } from "./models-page.ts";
+import { oneGpuPage, performancePage } from "./memory-table.ts";
 import { referencePages } from "./reference.ts";
 
 /** In writing order: the pages show values composed from base.yaml. */
@@ -15,5 +16,7 @@ export const generatedFiles: Readonly<Record<string, () => string>> = {
   "docs/guide/choosing-an-algorithm.md": guideWithTables,
   "docs/reference/models.md": modelsPage,
   "docs/guide/distillation.md": teacherGuideWithTable,
+  "docs/guide/one-gpu.md": oneGpuPage,
+  "docs/guide/performance.md": performancePage,
   ...referencePages,
 };

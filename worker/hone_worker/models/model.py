@@ -97,7 +97,7 @@ class LanguageModel(PlainModel):
             }
         return {"inputs_embeds": filled.view(embedded.shape), **given}
 
-    def row(self, families: list[Family], positions: Tensor, tree: type[Tree | FlexTree] | None = None) -> AttentionContext:
+    def row(self, families: list[Family], positions: Tensor, tree: PackedAttention | None = None) -> AttentionContext:
         """The context of a packed row in training."""
         attention = (tree or self.tree)(families, positions)
         return RecurrentRow(attention, families, self.device) if self.mixers else attention
