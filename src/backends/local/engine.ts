@@ -136,6 +136,8 @@ export async function openWorker(
         micro_batch_tokens: options.microBatchTokens ?? 0,
         gradient_checkpointing: options.gradientCheckpointing ?? false,
         max_sample_rows: options.maxSampleRows ?? 256,
+        router_replay: options.routerReplay ?? false,
+        router_aux_loss: options.routerAuxLoss ?? 0,
         ...(processes > 1 ? shardingFields(options) : {}),
         processor: head === undefined ? options.processor : undefined,
       },

@@ -25,6 +25,10 @@ export interface LocalEngineOptions {
   offloadOptimizer?: boolean;
   /** Ranks that share each sequence; default 1. */
   sequenceParallel?: number;
+  /** Keep the experts that training chose first for a sequence, until the next publish. */
+  routerReplay?: boolean;
+  /** The weight of transformers' auxiliary loss for mixtures of experts. */
+  routerAuxLoss?: number;
   /** Sequences sampled at the same time. */
   maxSampleRows?: number;
   /** Where converted models are kept; default: `models` where set-up installs. */
@@ -43,7 +47,7 @@ export function localEngineOptions(
   config: Config,
   hooks: Pick<LocalEngineOptions, "logFile" | "media" | "onStatus"> = {},
 ): LocalEngineOptions {
-  const { local, model } = config;
+  const { local, model, rllm } = config;
   return {
     model: model.name,
     device: local.device,
@@ -52,6 +56,8 @@ export function localEngineOptions(
     chunkSize: local.chunk_size,
     microBatchTokens: local.micro_batch_tokens,
     gradientCheckpointing: local.gradient_checkpointing,
+    routerReplay: rllm.algorithm.router_replay === "R2",
+    routerAuxLoss: local.router_aux_loss,
     processes: local.processes,
     sharding: local.sharding,
     offloadParameters: local.offload_parameters,

@@ -16,6 +16,13 @@ export const local = section({
     .describe(
       "Tokens per forward-backward pass of a process; 0 chooses by available memory. A single process halves it after an out-of-memory error.",
     ),
+  router_aux_loss: z
+    .number()
+    .min(0)
+    .default(0)
+    .describe(
+      "Weight of transformers' auxiliary loss that balances the experts of a mixture, averaged over the tokens of a batch.",
+    ),
   gradient_checkpointing: off.describe("Recompute activations in the backward pass to save memory."),
   chunk_size: positive
     .default(256)
