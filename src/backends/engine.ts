@@ -72,6 +72,8 @@ export interface Capabilities {
   images: boolean;
   /** Whether it can also train the vision part (`trainVision` of adapters). */
   trainsVision?: boolean;
+  /** How training can repeat the routing of a mixture of experts. */
+  routerReplay?: readonly ("R2" | "R3")[];
 }
 
 export type AdapterSpec =

@@ -237,11 +237,11 @@ test("neutral values and names registered by the user's code are not refused", (
 });
 
 test("all refused settings are reported at once with their origins", () => {
-  const overrides = ["rllm.remote_runtime.enabled=true", "rllm.algorithm.router_replay=R2"];
+  const overrides = ["rllm.remote_runtime.enabled=true", "rllm.algorithm.router_replay=R3"];
   const check = () => checkSettings(composeConfig({ overrides }));
   expect(check).toThrow(UserError);
   expect(check).toThrow(
-    /2 settings cannot be used:\n.*\(command line: rllm\.algorithm\.router_replay=R2\)\n.*rllm\.remote_runtime\.enabled=true/,
+    /2 settings cannot be used:\n.*\(command line: rllm\.algorithm\.router_replay=R3\)\n.*rllm\.remote_runtime\.enabled=true/,
   );
 });
 

@@ -73,7 +73,13 @@ class LocalOperations(Operations):
             self._model = loaded = LanguageModel(source)
             self._vision = loaded.vision
             self._policies = Policies(loaded)
-            self._trainer = Trainer(header.get("chunk_size", 256), micro_batch_tokens, fit and fit.bytes_per_token)
+            replay, aux_loss = header.get("router_replay", False), header.get("router_aux_loss", 0.0)
+            if replay:
+                loaded.mixtures.require_replay(source.name)
+            if aux_loss > 0:
+                loaded.mixtures.require_loss(source.name)
+            bytes_per_token = fit and fit.bytes_per_token
+            self._trainer = Trainer(header.get("chunk_size", 256), micro_batch_tokens, bytes_per_token, replay, aux_loss)
             self._sampler = Sampler(
                 device=loaded.device,
                 max_rows=max(1, header.get("max_sample_rows", 128)),

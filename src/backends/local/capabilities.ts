@@ -26,6 +26,7 @@ export const capabilities: Capabilities = {
   exports: ["adapter", "merged"],
   images: true,
   trainsVision: true,
+  routerReplay: ["R2"],
 };
 
 const denseTargets = capabilities.loraTargets.filter((target) => target !== "experts");
@@ -38,6 +39,7 @@ export const shardedCapabilities: Capabilities = {
   frozenSampler: { lora: true, full: true },
   loraTargets: denseTargets,
   trainsVision: false,
+  routerReplay: [],
 };
 
 /** With an inference server, which samples from its own copy of all weights. */

@@ -145,6 +145,8 @@ export async function openWorker(
         optimizer,
         plan: processes === 1 ? planFields(plan) : undefined,
         max_sample_rows: options.maxSampleRows ?? 256,
+        router_replay: options.routerReplay ?? false,
+        router_aux_loss: options.routerAuxLoss ?? 0,
         ...(processes > 1 ? shardingFields(options) : {}),
         processor: head === undefined ? options.processor : undefined,
       },

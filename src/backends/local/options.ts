@@ -42,6 +42,10 @@ export interface LocalEngineOptions {
   offloadOptimizer?: boolean;
   /** Ranks that share each sequence; default 1. */
   sequenceParallel?: number;
+  /** Keep the experts that training chose first for a sequence, until the next publish. */
+  routerReplay?: boolean;
+  /** The weight of transformers' auxiliary loss for mixtures of experts. */
+  routerAuxLoss?: number;
   /** Sequences sampled at the same time. */
   maxSampleRows?: number;
   /** Where converted models are kept; default: `models` where set-up installs. */
@@ -60,7 +64,7 @@ export function localEngineOptions(
   config: Config,
   hooks: Pick<LocalEngineOptions, "logFile" | "media" | "onStatus"> = {},
 ): LocalEngineOptions {
-  const { local, model } = config;
+  const { local, model, rllm } = config;
   return {
     model: model.name,
     device: local.device,
@@ -70,6 +74,8 @@ export function localEngineOptions(
     microBatchTokens: local.micro_batch_tokens,
     gradientCheckpointing: local.gradient_checkpointing,
     optimizer: config.training.optimizer,
+    routerReplay: rllm.algorithm.router_replay === "R2",
+    routerAuxLoss: local.router_aux_loss,
     processes: trainingProcesses(config),
     sharding: local.sharding,
     offloadParameters: local.offload_parameters,

@@ -163,9 +163,8 @@ export const algorithm = section({
     .enum(["disabled", "R2", "R3"])
     .default("disabled")
     .describe(
-      "Replay a mixture-of-experts model's routing in training: R2 as recorded by the trainer, R3 by the sampler.",
-    )
-    .meta({ later: "recording the routing is not supported yet" }),
+      "Replay a mixture-of-experts model's routing in training: R2 as the trainer chose first after each new version of the weights, R3 as the sampler chose.",
+    ),
   rollout_correction: rolloutCorrection,
 });
 

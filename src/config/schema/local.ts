@@ -22,6 +22,13 @@ export const local = section({
     .describe(
       "Recompute activations in the backward pass to save memory; auto does if training would not fit otherwise (never with several processes).",
     ),
+  router_aux_loss: z
+    .number()
+    .min(0)
+    .default(0)
+    .describe(
+      "Weight of transformers' auxiliary loss that balances the experts of a mixture, averaged over the tokens of a batch.",
+    ),
   chunk_size: positive
     .default(256)
     .describe("Number of trained positions whose logits are in memory at the same time."),

@@ -82,6 +82,18 @@ export const abilities: readonly Rule[] = [
       value === false || config.model.lora_rank === 0 || loraTargets.includes("unembed"),
   ),
   ability(
+    ["rllm.algorithm.router_replay"],
+    "replay of this routing (R2 on the local engine in one process)",
+    ({ routerReplay }, value) =>
+      value === "disabled" || (routerReplay as readonly unknown[] | undefined)?.includes(value) === true,
+  ),
+  {
+    outcome: "unsupported",
+    keys: ["local.router_aux_loss"],
+    requires: "local.processes=1",
+    isMet: ({ config }, value) => value === 0 || config.local.processes === 1,
+  },
+  ability(
     ["model.train_experts"],
     "LoRA on experts",
     ({ loraTargets }, value, { config }) =>

@@ -17,6 +17,7 @@ from .experts import find_experts
 from .linears import LinearGroup, Member, find_members
 from .loading import reads_images
 from .plain_model import ModelSource, PlainModel, find_source
+from .routing import Mixtures
 from .selfcheck import causal_row, head_is_plain, why_images_differ, why_not_packed
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class LanguageModel(PlainModel):
         self.plain_attention = self.decoder.config._attn_implementation
         """Transformers' own implementation."""
         self.mixers = find_mixers(self.decoder)
+        self.mixtures = Mixtures(self.module, self.base)
+        self.balances = False
+        """Whether forwards compute `balance`, transformers' auxiliary loss of mixtures of experts."""
+        self.balance: Tensor | None = None
         self.attention_reason = self._try_packed(Tree)
         self.attention = "padded" if self.attention_reason else "packed"
         if self.attention_reason:
@@ -160,7 +165,11 @@ class LanguageModel(PlainModel):
 
     def _body(self, **inputs) -> Tensor:
         try:
-            return self.run_body(**inputs).last_hidden_state
+            if not self.balances:
+                return self.run_body(**inputs).last_hidden_state
+            output = self.run_body(**inputs, output_router_logits=True)
+            self.balance = self.mixtures.loss(output.router_logits, inputs.get("attention_mask"))
+            return output.last_hidden_state
         except BaseException:
             self.forget()
             raise

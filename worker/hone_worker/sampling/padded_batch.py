@@ -46,6 +46,7 @@ class PaddedBatch:
         self._counters = counters
         self._sub_batches: list[_SubBatch] = []
         accepted = inspect.signature(self._model.module.forward).parameters
+        self._takes_state = "state" in accepted
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
 
     @property
@@ -59,7 +60,8 @@ class PaddedBatch:
             by_length.setdefault(len(row.context), []).append(row)
         self._policy.use_published()
         for length, rows in by_length.items():
-            width = max(1, _PREFILL_TOKENS // length)
+            # transformers' RWKV, which alone takes a `state`, gives wrong steps for several rows.
+            width = 1 if self._takes_state else max(1, _PREFILL_TOKENS // length)
             self._sub_batches += [_SubBatch(rows[begin : begin + width]) for begin in range(0, len(rows), width)]
             self._counters["prompt_tokens"] += length * len(rows)
             for row in rows:

@@ -115,6 +115,8 @@ class PackedRow:
     """`[N]` for each output of the sequences its index among these; None if they are the same."""
     pieces: list[Piece]
     """Those parts of the row that belong to sequences with images."""
+    places: dict[int, np.ndarray]
+    """Tokens of the row that are each sequence's first ones, in order."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
     sources: dict[int, np.ndarray] = {}
     families: list[Family] = []
     pieces: list[Piece] = []
+    where: dict[int, np.ndarray] = {}
     at = 0
     for length, members in _families(parts):
         prompt, branches = Span(at, length), []
@@ -186,6 +189,7 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
             pieces += sequences.piece(s, length, len(parts[s].ids), at)
             ids.append(sequences.ids(s)[length : len(parts[s].ids)])
             positions.append(np.arange(length, length + span.length))
+            where[s] = np.concatenate([np.arange(length) + prompt.start, np.arange(span.length) + span.start])
             places = sequences.places(s)
             sources[s] = np.where(places < length, prompt.start + places, span.start + places - length)
             at += span.length
@@ -209,6 +213,7 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
         *map(tensor, distinct if repeats else wanted),
         tensor(outputs.reshape(-1)) if repeats else None,
         pieces,
+        where,
     )
 
 

@@ -62,9 +62,10 @@ def pieces_of(sequences: Sequences, indices: list[int], rows: PaddedRows) -> lis
     ]
 
 
-def padded_hidden(model: LanguageModel, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor]:
+def padded_hidden(
+    model: LanguageModel, sequences: Sequences, indices: list[int], rows: PaddedRows
+) -> tuple[Tensor, Tensor]:
     """The hidden states `[N,D]` and tokens `[N]` of the outputs, in the order of `indices`."""
-    rows = padded_rows(sequences, indices)
     mask = (np.arange(rows.ids.shape[1]) < rows.lengths[:, None]).astype(np.int64)
 
     def tensor(values: np.ndarray) -> Tensor:

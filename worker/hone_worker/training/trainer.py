@@ -3,6 +3,7 @@ it receives outputs and returns their gradient."""
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ from ..sampling import draw
 from ..sampling.randoms import uniforms
 from .head import token_outputs
 from .packing import Sequences, pack, plan_packed
-from .padded import padded_hidden, plan_padded
+from .padded import PaddedRows, padded_hidden, padded_rows, plan_padded
+from .routing import Places, Routing
 
 Exchange = Callable[[list[int], dict[str, Tensor]], dict[str, Tensor]]
 """(sequences of a micro-batch, their outputs: fp32 on the CPU, ragged in that order) -> dL/doutput in the
@@ -36,14 +38,26 @@ _ACCELERATOR_TOKENS = (1024, 65536)
 class Trainer:
     """Runs micro-batches, and remembers how large they can be."""
 
-    def __init__(self, chunk_size: int = 256, micro_batch_tokens: int = 0, bytes_per_token: int | None = None):
+    def __init__(
+        self,
+        chunk_size: int = 256,
+        micro_batch_tokens: int = 0,
+        bytes_per_token: int | None = None,
+        router_replay: bool = False,
+        router_aux_loss: float = 0.0,
+    ):
         """`chunk_size`: positions whose logits are held at once. `micro_batch_tokens` 0: chosen by memory, of which a token needs
-        `bytes_per_token`, if that is known."""
+        `bytes_per_token`, if that is known. `router_aux_loss`: the weight of transformers' loss that balances experts, averaged
+        over the tokens of a request."""
+        self._routing = Routing() if router_replay else None
+        self._aux_loss = router_aux_loss
         self._chunk = max(1, chunk_size)
         self._bytes_per_token = bytes_per_token
         self._wanted = micro_batch_tokens
         self._budget: int | None = None
-        self.counters = {"train/tokens_computed": 0, "train/micro_batches": 0, "train/out_of_memory": 0}
+        self.counters: dict[str, float] = {"train/tokens_computed": 0, "train/micro_batches": 0, "train/out_of_memory": 0}
+        if router_aux_loss > 0:
+            self.counters["train/router_aux_loss"] = 0.0
         """Counts since the start, for the metrics."""
 
     def forward(self, policy: Policy, sequences: Sequences, outputs: list[str]) -> dict[str, Tensor]:
@@ -92,12 +106,22 @@ class Trainer:
         policy.require_trainable()
 
         def run(indices: list[int]) -> None:
-            values, context = self._outputs(policy, sequences, indices, outputs)
+            policy.model.balances = self._aux_loss > 0
+            try:
+                values, context = self._outputs(policy, sequences, indices, outputs)
+            finally:
+                policy.model.balances = False
             shipped = dict(zip(outputs, values.detach().cpu()))
             answer = exchange(indices, shipped)
             gradient = torch.stack([answer.get(name, torch.zeros_like(shipped[name])) for name in outputs])
-            if bool((gradient != 0).any()):  # true for NaN too
-                _backward(policy, values, gradient.to(values.device), context)
+            roots = [(values, gradient.to(values.device))] if bool((gradient != 0).any()) else []  # true for NaN too
+            if (balance := policy.model.balance) is not None:
+                share = len(sequences.outputs(indices)) / max(1, int(sequences.starts[-1]))
+                roots.append((balance, torch.full_like(balance, self._aux_loss * share)))
+                self.counters["train/router_aux_loss"] += share * balance.item()
+                policy.model.balance = None
+            if roots:
+                _backward(policy, roots, context)
 
         self._each(policy, sequences, run)
 
@@ -112,8 +136,8 @@ class Trainer:
 
         def run(indices: list[int]) -> None:
             where = sequences.outputs(indices)
-            model = policy.use_current()
-            hidden, _, places, _ = self._hidden(model, sequences, indices)
+            hidden, _, places, _ = self._hidden(policy, sequences, indices)
+            model = policy.model
             hidden = hidden if places is None else hidden[places]
             for begin in range(0, len(hidden), step):
                 part = where[begin : begin + step]
@@ -128,8 +152,8 @@ class Trainer:
         self, policy: Policy, sequences: Sequences, indices: list[int], names: list[str]
     ) -> tuple[Tensor, AttentionContext | None]:
         """`[len(names), N]` of these sequences, and the context of the packed row."""
-        model = policy.use_current()
-        hidden, targets, places, context = self._hidden(model, sequences, indices)
+        hidden, targets, places, context = self._hidden(policy, sequences, indices)
+        model = policy.model
         self.counters["train/micro_batches"] += 1
         found: dict[str, Tensor] = {}
         of_tokens = [name for name in names if name != "values"]
@@ -142,17 +166,29 @@ class Trainer:
         return outputs if places is None else outputs[:, places], context
 
     def _hidden(
-        self, model: LanguageModel, sequences: Sequences, indices: list[int]
+        self, policy: Policy, sequences: Sequences, indices: list[int]
     ) -> tuple[Tensor, Tensor, Tensor | None, AttentionContext | None]:
         """Hidden states `[U,D]` and tokens `[U]` of the distinct outputs, `PackedRow.outputs`, and the
         context."""
+        model = policy.use_current()
         if model.attention == "padded":
-            return *padded_hidden(model, sequences, indices), None, None
+            rows = padded_rows(sequences, indices)
+            at = dict(zip(indices, range(len(indices))))
+            with self._routed(policy, sequences, indices, rows.ids.size, lambda s: _padded_places(rows, at[s])):
+                return *padded_hidden(model, sequences, indices, rows), None, None
         row = pack(sequences, indices, model.device)
         context = model.row(row.families, row.positions)
         self.counters["train/tokens_computed"] += len(row.ids)
-        hidden = model.hidden(context, row.ids, row.positions, row.pieces)
+        with self._routed(policy, sequences, indices, len(row.ids), row.places.__getitem__):
+            hidden = model.hidden(context, row.ids, row.positions, row.pieces)
         return hidden[row.sources], row.targets, row.outputs, context
+
+    def _routed(
+        self, policy: Policy, sequences: Sequences, indices: list[int], size: int, places: Places
+    ) -> AbstractContextManager[None]:
+        if self._routing is None or not isinstance(policy, TrainedPolicy):
+            return nullcontext()
+        return self._routing.replayed(policy, sequences, indices, size, places)
 
     def _each(self, policy: Policy, sequences: Sequences, run: Callable[[list[int]], None]) -> None:
         """Runs all micro-batches. If one runs out of memory, it and all after it become smaller. The heap is
@@ -192,16 +228,19 @@ class Trainer:
         return self._budget
 
 
-def _backward(policy: TrainedPolicy, outputs: Tensor, gradient: Tensor, context: AttentionContext | None) -> None:
+def _padded_places(rows: PaddedRows, row: int) -> np.ndarray:
+    return row * rows.ids.shape[1] + np.arange(rows.lengths[row])
+
+
+def _backward(
+    policy: TrainedPolicy, roots: list[tuple[Tensor, Tensor]], context: AttentionContext | None
+) -> None:
     """A backward that runs out of memory has added a part of its gradient, which is then undone."""
     before = policy.gradient_backup()
     try:
         policy.use_current()  # the weights of the forward: a sample may have run since
-        if context is None:
-            outputs.backward(gradient)
-        else:
-            with use(context):  # for recomputed checkpoints
-                outputs.backward(gradient)
+        with use(context) if context else nullcontext(), policy.model.mixtures.again():  # for recomputed checkpoints
+            torch.autograd.backward(*zip(*roots))
     except BaseException:
         policy.restore_gradient(before)
         raise

@@ -109,7 +109,7 @@ TEXT: tuple[Family, ...] = (
     Family("Mixtral", "mixtral"),
     Family("Phi-1 and Phi-2", "phi"),
     Family("Phi-3 and Phi-4", "phi3"),
-    Family("Phi-3.5-MoE", "phimoe"),
+    Family("Phi-3.5-MoE", "phimoe", dict(sliding_window=256)),
     Family("OLMo", "olmo"),
     Family("OLMo 2", "olmo2"),
     Family("OLMo 3", "olmo3", dict(layer_types=_SLIDING)),
