@@ -1,6 +1,6 @@
 /** The published package, installed in an empty project. */
 import { execFileSync, spawnSync } from "node:child_process";
-import { cpSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
@@ -149,4 +149,56 @@ export const { chat } = scriptedSampler(() => "4");
       expect(run(process.execPath, [`${resolution}/train.js`], project)).toContain("trained 2");
     },
   );
+});
+
+describe("npm create hone-rl", () => {
+  const create = join(checkout, "create-hone-rl", "index.mjs");
+  const created = (template: string, ...more: string[]) =>
+    spawnSync(process.execPath, [create, template, "--template", template, "--hone", "file:../hone-rl.tgz", ...more], {
+      cwd: project,
+      encoding: "utf8",
+    });
+
+  it.each(["one-reply", "ai-sdk-agent", "agent-server", "openai-rft"])(
+    "the starter %s compiles, passes its test of the agent without a model, and has settings that fit together",
+    (template) => {
+      for (const name of ["vitest", "vite", "ai", "@ai-sdk/openai-compatible", "zod"]) {
+        const link = join(project, "node_modules", name);
+        mkdirSync(dirname(link), { recursive: true });
+        if (!existsSync(link)) symlinkSync(join(checkout, "node_modules", name), link);
+      }
+      const { status, stdout, stderr } = created(template);
+      expect([status, stderr]).toEqual([0, ""]);
+      expect(stdout).toContain("npm run first");
+      const folder = join(project, template);
+      const { name, dependencies, scripts } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
+      expect([name, dependencies["hone-rl"], scripts.train]).toEqual([
+        template,
+        "file:../hone-rl.tgz",
+        "hone train ./train.ts",
+      ]);
+      for (const file of [".gitignore", "AGENTS.md", "README.md", "pnpm-workspace.yaml"]) {
+        expect(readFileSync(join(folder, file), "utf8")).not.toContain("{{name}}");
+      }
+      run(process.execPath, [tsc], folder);
+      const vitest = join(checkout, "node_modules", "vitest", "vitest.mjs");
+      expect(run(process.execPath, [vitest, "run"], folder)).toMatch(/Tests .*passed/);
+      const hone = join(installed, "bin", "hone.js");
+      expect(run(process.execPath, [hone, "train", "./train.ts", "--dry-run"], folder)).toContain("train_batch_size");
+    },
+  );
+
+  it("refuses a folder with files, and an unknown template", () => {
+    expect(created("one-reply")).toMatchObject({ status: 2, stderr: expect.stringContaining("is not empty") });
+    const wrong = created("new-folder", "--template", "none");
+    expect(wrong).toMatchObject({ status: 2, stderr: expect.stringContaining("there are one-reply, ai-sdk-agent") });
+  });
+
+  it("is a package with its templates", () => {
+    const [{ files }] = JSON.parse(run("npm", ["pack", "--dry-run", "--json"], dirname(create)));
+    const names = files.map(({ path }: { path: string }) => path);
+    expect(names).toEqual(
+      expect.arrayContaining(["index.mjs", "templates/shared/gitignore", "templates/openai-rft/train.jsonl"]),
+    );
+  });
 });

@@ -4,12 +4,13 @@
  * simulated device, end-to-end tests. It sets up what is missing meanwhile. All run even when one fails.
  *
  *     npm test -- quick         types, page, lint, unused, unit, and one training run
- *     npm test -- nightly       also the tests that take too long for each change, and fuzz tests for a minute each
+ *     npm test -- nightly       also the tests that take too long for each change, fuzz tests for a minute each, and Node 22 and 24
  *     npm test -- types unit    these checks
  */
 import { spawn } from "node:child_process";
 import { delimiter, join } from "node:path";
 import { prepareEnvironment } from "../setup/environment.mjs";
+import { prepareNodeVersion } from "../setup/node-version.mjs";
 import { preparePackage } from "../setup/package.mjs";
 import { packageRoot } from "../setup/paths.mjs";
 import { preparePython } from "../setup/python.mjs";
@@ -61,12 +62,30 @@ const checksWith = (python) => ({
   ],
   e2e: vitest("--project", "e2e"),
 });
+/** Nightly: the unit tests and the starters (`npm create hone-rl`) on the newer versions of Node. */
+const onOtherNodes = /** @type {Readonly<Record<string, { version: string, args: string[] }>>} */ ({
+  node22: { version: "22.23.3", args: ["--project", "unit*"] },
+  node24: { version: "24.21.0", args: ["--project", "unit*"] },
+  starters22: { version: "22.23.3", args: ["--project", "e2e", "src/package.e2e.ts"] },
+  starters24: { version: "24.21.0", args: ["--project", "e2e", "src/package.e2e.ts"] },
+});
+
+/**
+ * @param {string} name of a check
+ * @param {string} python
+ * @returns {Promise<string[]>}
+ */
+async function commandOf(name, python) {
+  const other = onOtherNodes[name];
+  if (other === undefined) return checksWith(python)[name] ?? [];
+  return [await prepareNodeVersion(other.version), ...vitest(...other.args).slice(1)];
+}
 const needPython = ["run", "worker", "device", "e2e"];
 const quick = ["types", "page", "lint", "unused", "unit", "run"];
 
 /** @param {string[]} args */
 function chosenChecks(args) {
-  const names = Object.keys(checksWith(""));
+  const names = [...Object.keys(checksWith("")), ...Object.keys(onOtherNodes)];
   const asked = args.filter((name) => name !== "nightly");
   const unknown = asked.filter((name) => name !== "quick" && !names.includes(name));
   if (unknown.length > 0)
@@ -75,7 +94,9 @@ function chosenChecks(args) {
       exitCode: 2,
     });
   // `e2e` contains `run`.
-  if (asked.length === 0) return names.filter((name) => name !== "run");
+  if (asked.length === 0) {
+    return names.filter((name) => name !== "run" && (args.includes("nightly") || onOtherNodes[name] === undefined));
+  }
   return names.filter((name) => asked.includes(name) || (asked.includes("quick") && quick.includes(name)));
 }
 
@@ -136,7 +157,7 @@ async function main() {
     const python = needPython.includes(name) ? await preparing : "";
     const begun = performance.now();
     console.log(`\n=== ${name}`);
-    const command = checksWith(python)[name] ?? [];
+    const command = await commandOf(name, python);
     const passed = await passes(command, { ...settings, ...(python === "" ? {} : { HONE_PYTHON: python }) });
     results.push({ name, passed, time: secondsSince(begun) });
     console.log(`=== ${name}: ${passed ? "passed" : "FAILED"} in ${secondsSince(begun)}`);

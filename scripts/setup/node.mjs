@@ -1,8 +1,8 @@
 /** Installs the node modules of a checkout and builds it. An installed package needs neither. */
-import { existsSync, readdirSync, rmSync } from "node:fs";
+import { existsSync, lstatSync, readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { packageRoot } from "./paths.mjs";
-import { say, secondsSince } from "./report.mjs";
+import { SetupError, say, secondsSince } from "./report.mjs";
 import { run } from "./run.mjs";
 import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
 
@@ -43,6 +43,12 @@ export async function prepareNode() {
 
 async function installModules() {
   if (modulesReady()) return;
+  if (lstatSync(modules, { throwIfNoEntry: false })?.isSymbolicLink()) {
+    // `npm ci` would empty the folder that it points to.
+    throw new SetupError(`${modules} is a link to modules of another package-lock.json`, {
+      hint: "run node scripts/setup.mjs node in the checkout that it points to",
+    });
+  }
   const start = performance.now();
   say("installing the node modules of package-lock.json");
   // An interrupted `npm ci` must not leave the old stamp with a part of the new modules.

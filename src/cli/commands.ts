@@ -15,6 +15,7 @@ const commands: readonly (readonly [name: string, description: string, Load])[] 
   ["chat", "Chat with a model or a checkpoint.", () => import("./commands/chat.ts")],
   ["serve", "Serve models for training and sampling with Tinker's SDK.", () => import("./commands/serve.ts")],
   ["export", "Write a checkpoint as an adapter or a whole model.", () => import("./commands/export.ts")],
+  ["push", "Upload an export to the Hugging Face hub.", () => import("./commands/push.ts")],
   ["doctor", "Check this machine, train on one batch, report problems.", () => import("./commands/doctor.ts")],
   ["gateway", "Serve a model to OpenAI's and Anthropic's clients.", () => import("./commands/gateway.ts")],
   ["traces", "List, show, import and export recorded model calls.", () => import("./commands/traces.ts")],

@@ -70,6 +70,15 @@ describe("hone gateway", () => {
     expect(await ask(8)).not.toEqual(first);
   });
 
+  test("the base URL that it prints answers without a session", async () => {
+    const [baseURL] = /http:\/\/[\d.:]+\/v1(?= \(OpenAI's clients\))/.exec(said)!;
+    const client = new OpenAI({ baseURL, apiKey: "any" });
+    const ask = (content: string) =>
+      client.chat.completions.create({ model: "any", messages: [{ role: "user", content }], max_tokens: 4, seed: 1 });
+    const both = await Promise.all([ask("Say a."), ask("Say b.")]);
+    for (const { usage } of both) expect(usage!.completion_tokens).toBeGreaterThan(0);
+  });
+
   test("the openai client: a stream gives the same text as the whole reply", async () => {
     const asked = { model: "any", messages, seed: 3, temperature: 0.7 };
     const whole = await openai("stream").chat.completions.create(asked);

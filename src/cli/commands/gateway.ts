@@ -50,8 +50,9 @@ export function register(command: Command): void {
 }
 
 const help = `
-The gateway listens on rllm.sdk.proxy.host and rllm.sdk.proxy.port. Each agent
-appends /s/NAME/a/0/v1 to the address, with its own NAME. POST /v1/traces takes
+The gateway listens on rllm.sdk.proxy.host and rllm.sdk.proxy.port. An agent's
+base URL is the address with /v1, or with /s/NAME/a/0/v1 for a session of its
+own. POST /v1/traces takes
 OpenTelemetry's spans of model calls (OTLP/HTTP in JSON) into the trace store.
 
 Examples:
@@ -103,8 +104,11 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
     });
     const stopped = untilSignal();
     const kept = gateway.store === undefined ? "; calls are not stored (see rllm.sdk.store.path)" : "";
-    const address = outColors.bold(`${maskUrls(gateway.origin)}/s/NAME/a/0/v1`);
-    process.stdout.write(`${name} at ${address}${kept}. Ctrl-C stops it.\n`);
+    const origin = maskUrls(gateway.origin);
+    process.stdout.write(
+      `${name} at ${outColors.bold(`${origin}/v1`)} (OpenAI's clients) and ${origin} (Anthropic's)${kept}. ` +
+        `With a session of its own: ${origin}/s/NAME/a/0/v1. Ctrl-C stops it.\n`,
+    );
     await stopped;
     await gateway.close();
   } finally {

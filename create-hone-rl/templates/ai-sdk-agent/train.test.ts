@@ -1,0 +1,18 @@
+import { lines, runWorkflow } from "hone-rl/testing";
+import { expect, test } from "vitest";
+import { workflow } from "./train.ts";
+
+const rows = [{ item: "book", count: 3, answer: 36 }];
+
+test("the agent calls its tool, sees the price, and is rewarded for the right answer", async () => {
+  const reply = lines({ toolCalls: [{ name: "price", arguments: { item: "book" } }] }, "36");
+  const [episode] = await runWorkflow({ workflow, rows, reply });
+  const [agent] = episode!.trajectories;
+  expect(agent?.reward).toBe(1);
+  expect(agent?.steps[1]?.messages.at(-1)).toMatchObject({ role: "tool", content: "12" });
+});
+
+test("a wrong answer gets 0", async () => {
+  const [episode] = await runWorkflow({ workflow, rows, reply: () => "35" });
+  expect(episode?.trajectories[0]?.reward).toBe(0);
+});
