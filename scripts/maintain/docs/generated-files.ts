@@ -5,6 +5,7 @@ import { guideWithTables } from "./algorithm-tables.ts";
 import { readmeWithTable } from "./backend-table.ts";
 import { baseYaml } from "./base-yaml.ts";
 import { referencePages } from "./reference.ts";
+import { replyFormatsPage } from "./reply-formats.ts";
 
 /** In writing order: the pages show values composed from base.yaml. */
 export const generatedFiles: Readonly<Record<string, () => string>> = {
@@ -13,4 +14,5 @@ export const generatedFiles: Readonly<Record<string, () => string>> = {
   "README.md": readmeWithTable,
   "docs/guide/choosing-an-algorithm.md": guideWithTables,
   ...referencePages,
+  "docs/reference/reply-formats.md": replyFormatsPage,
 };

@@ -71,8 +71,9 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   config.rllm.sdk.proxy.mode = "external";
   if (flags.imageHosts !== undefined) config.rllm.gateway.image_hosts = flags.imageHosts;
   checkRunGateway(config);
-  const { sampler, chat, vision, name, maxLength, close } =
-    flags.upstream !== undefined ? openUpstream(config, flags) : await openModel(composed, checkpoint, warn);
+  const { sampler, chat, vision, name, maxLength, close } = await (flags.upstream !== undefined
+    ? openUpstream(config, flags)
+    : openModel(composed, checkpoint, warn));
   try {
     const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.val;
     const { max_prompt_length: maxPromptLength, max_response_length: maxResponseLength } = config.data;
@@ -111,7 +112,10 @@ function requireUpstream({ upstream }: GatewayFlags, flag: string, value: string
   throw new UserError(`${flag} ${value} requires --upstream`, { hint: "add --upstream http://127.0.0.1:8000" });
 }
 
-function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "maxLength"> & { maxLength: undefined } {
+async function openUpstream(
+  config: Config,
+  flags: GatewayFlags,
+): Promise<Omit<OpenModel, "maxLength"> & { maxLength: undefined }> {
   const { upstream: urls = [], upstreamKind: kind = "vllm", upstreamModel: model } = flags;
   for (const url of urls) {
     if (/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) continue;
@@ -128,7 +132,7 @@ function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "max
   const vision = "hone gateway does not send images to inference servers so far";
   return {
     sampler,
-    chat: openChat(name, config, warn),
+    chat: await openChat(name, config, warn),
     vision,
     name: model ?? name,
     maxLength: undefined,
