@@ -20,6 +20,7 @@ export {
   type ToolDefinition,
   toMessage,
 } from "./chat/messages.ts";
+export { defineRenderer, type RendererDefinition } from "./chat/templates/define-renderer.ts";
 export type { Config, ConfigInput } from "./config/schema.ts";
 export { columns } from "./data/columns.ts";
 export { fromAsync } from "./data/from-async.ts";

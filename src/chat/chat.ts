@@ -6,10 +6,11 @@ import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { own } from "../own.ts";
 import { assembleChat } from "./assemble-chat.ts";
-import type { ReplyFormat } from "./formats/format.ts";
+import { either, type ReplyFormat } from "./formats/format.ts";
 import { detectFormat } from "./formats/formats.ts";
 import { hermes } from "./formats/hermes.ts";
 import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./templates/chat-template.ts";
+import { isRendererFile, loadRenderer } from "./templates/define-renderer.ts";
 import { type Renderer, renderers } from "./templates/renderers.ts";
 import { encodeElsewhere } from "./tokens/encode-elsewhere.ts";
 import { openTokenizer, readJson, type Tokenizer } from "./tokens/tokenizer.ts";
@@ -23,6 +24,8 @@ export interface LoadChatOptions {
    * see `renderers`.
    */
   rendererName?: string | null;
+  /** A renderer of the user's (`defineRenderer`), instead of a name. */
+  renderer?: Renderer | undefined;
   /** No thinking before an answer. */
   disableThinking?: boolean;
   /** Keep the thinking of earlier replies in prompts even if the template drops it. */
@@ -40,7 +43,9 @@ export interface LoadChatOptions {
 export function loadChat(directory: string, options: LoadChatOptions = {}): Chat {
   const tokenizer = openTokenizer(directory);
   const { config, encode, leastTokens, decode, idOf, specials } = tokenizer;
-  const renderer = options.rendererName == null ? undefined : findRenderer(options.rendererName, tokenizer, directory);
+  const { rendererName } = options;
+  const renderer =
+    options.renderer ?? (rendererName == null ? undefined : findRenderer(rendererName, tokenizer, directory));
   const template = renderer?.template;
   const sources: TemplateSources | undefined =
     template === undefined ? findTemplate(directory, config) : { plain: template };
@@ -65,7 +70,7 @@ export function loadChat(directory: string, options: LoadChatOptions = {}): Chat
     encodeElsewhere: encodeElsewhere(directory),
     readsClock: writes(sources, "strftime_now"),
     renderText: takesTools ? renderText : logTools(renderText, directory, log),
-    format: takesTools ? format : { ...format, calls: hermes },
+    format: takesTools ? format : { ...format, calls: either(format.calls, hermes) },
     addSpecial: renderer?.addSpecial ?? false,
     ids: { bos: idOf(config.bos_token), eos: idOf(config.eos_token), pad: idOf(config.pad_token) },
     stopIds: readStopIds(directory),
@@ -97,7 +102,7 @@ function findRenderer(name: string, { idOf }: Tokenizer, directory: string): Ren
   const renderer = own<Renderer>(renderers, name);
   if (renderer === undefined) {
     throw new UserError(`the renderer ${JSON.stringify(name)} does not exist`, {
-      hint: `the renderers are ${Object.keys(renderers).join(", ")}`,
+      hint: `the renderers are ${Object.keys(renderers).join(", ")}; a file with defineRenderer ends in .ts or .js`,
     });
   }
   const missing = renderer.needs?.find((token) => idOf(token) === null);
@@ -130,9 +135,16 @@ function readStopIds(directory: string): number[] {
  * @param log called for settings that have no effect with this model
  * @throws UserError as `loadChat` does
  */
-export function openChat(directory: string, { rllm, rollout_engine }: Config, log?: (line: string) => void): Chat {
+export async function openChat(
+  directory: string,
+  { rllm, rollout_engine }: Config,
+  log?: (line: string) => void,
+): Promise<Chat> {
+  const { renderer_name: name } = rollout_engine;
+  const isFile = name !== null && isRendererFile(name);
   return loadChat(directory, {
-    rendererName: rollout_engine.renderer_name,
+    rendererName: isFile ? null : name,
+    renderer: isFile ? await loadRenderer(name) : undefined,
     disableThinking: rllm.disable_thinking,
     accumulateReasoning: rllm.accumulate_reasoning,
     reasoningEffort: rollout_engine.reasoning_effort,

@@ -34,7 +34,7 @@ export async function openModel(
     const { sampler, learner } = await engine.createPolicy({ adapter });
     if (checkpoint)
       await sampler.load(await learner.loadState(join(checkpoint.folder, "policy"), { optimizer: false }));
-    const chat = openChat(engine.model.directory, config, warn);
+    const chat = await openChat(engine.model.directory, config, warn);
     const { name } = engine.model;
     const maxLength = Math.min(engine.model.maxLength, sampler.maxLength ?? Number.POSITIVE_INFINITY);
     return {

@@ -7,6 +7,7 @@ import { baseYaml } from "./base-yaml.ts";
 import { modelsPage } from "./models-page.ts";
 import { oneGpuPage, performancePage } from "./memory-table.ts";
 import { referencePages } from "./reference.ts";
+import { replyFormatsPage } from "./reply-formats.ts";
 
 /** In writing order: the pages show values composed from base.yaml. */
 export const generatedFiles: Readonly<Record<string, () => string>> = {
@@ -19,4 +20,5 @@ export const generatedFiles: Readonly<Record<string, () => string>> = {
   "docs/guide/one-gpu.md": oneGpuPage,
   "docs/guide/performance.md": performancePage,
   ...referencePages,
+  "docs/reference/reply-formats.md": replyFormatsPage,
 };

@@ -15,9 +15,7 @@ ids of transformers, and what vLLM reads. No text of a template is recorded.
 """
 
 import json
-import re
 import sys
-import types
 from pathlib import Path
 
 from transformers import AutoTokenizer
@@ -43,7 +41,7 @@ def model(name, template, parsers, eos, special=(), plain=(), bos=None):
     """`parsers`: vLLM's names of its tool and reasoning parsers."""
     tool, reasoning = parsers
     return {"name": name, "template": template, "tool": tool, "reasoning": reasoning, "eos": eos, "bos": bos,
-            "special": list(special), "plain": list(plain)}
+            "special": list(special), "plain": list(plain), "arguments_as_text": template in ("trl-deepseekv3", "trl-deepseek_r1_distill")}
 
 
 MODELS = [
@@ -55,21 +53,20 @@ MODELS = [
     model("Qwen3.6", "trl-qwen3_6", ("qwen3_coder", "qwen3"), "<|im_end|>", IM, CALL + THINK),
     model("Qwen3.8", "trl-qwen3_8", ("qwen3_coder", "qwen3"), "<|im_end|>", IM, CALL + THINK),
     model("Hermes 3", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use", ("hermes", None), "<|im_end|>", [*IM, "<|begin_of_text|>"], CALL, "<|begin_of_text|>"),
-    model("SmolLM3", "HuggingFaceTB-SmolLM3-3B", ("hermes", "qwen3"), "<|im_end|>", IM, CALL + THINK),
+    model("SmolLM3", "HuggingFaceTB-SmolLM3-3B", ("hermes", None), "<|im_end|>", IM, CALL + THINK),
     model("Granite 4.0", "ibm-granite-granite-4.0", ("hermes", None), "<|end_of_text|>", ["<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"], CALL),
     model("Granite 3.3", "ibm-granite-granite-3.3-2B-Instruct", ("granite", None), "<|end_of_text|>",
           ["<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>", "<|tool_call|>"]),
     model("gpt-oss", "trl-gptoss", ("harmony", "harmony"), "<|return|>",
           ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"]),
     model("DeepSeek V3", "trl-deepseekv3", ("deepseek_v3", None), "<｜end▁of▁sentence｜>", DEEPSEEK, THINK, "<｜begin▁of▁sentence｜>"),
-    model("DeepSeek R1", "llama-cpp-deepseek-r1", ("deepseek_v3", "deepseek_r1"), "<｜end▁of▁sentence｜>", DEEPSEEK, THINK, "<｜begin▁of▁sentence｜>"),
+    model("DeepSeek R1", "trl-deepseek_r1_distill", ("deepseek_v3", "deepseek_r1"), "<｜end▁of▁sentence｜>", DEEPSEEK, THINK, "<｜begin▁of▁sentence｜>"),
     model("DeepSeek V3.1", "deepseek-ai-DeepSeek-V3.1", ("deepseek_v31", "deepseek_v3"), "<｜end▁of▁sentence｜>", DEEPSEEK, THINK, "<｜begin▁of▁sentence｜>"),
     model("DeepSeek V3.2", "deepseek-ai-DeepSeek-V3.2", ("deepseek_v32", "deepseek_v3"), "<｜end▁of▁sentence｜>", DEEPSEEK, [*THINK, "｜DSML｜"], "<｜begin▁of▁sentence｜>"),
     model("GLM-4.5", "trl-glm4moe", ("glm45", "glm45"), "<|endoftext|>", GLM, GLM_CALL + THINK),
     model("GLM-4.6", "GLM-4.6", ("glm45", "glm45"), "<|endoftext|>", GLM, GLM_CALL + THINK),
     model("GLM-4.7", "GLM-4.7-Flash", ("glm47", "glm45"), "<|endoftext|>", GLM, GLM_CALL + THINK),
     model("Kimi K2", "moonshotai-Kimi-K2", ("kimi_k2", None), "<|im_end|>", KIMI, KIMI_CALL),
-    model("Kimi K2 Thinking", "Kimi-K2-Thinking", ("kimi_k2", "kimi_k2"), "<|im_end|>", KIMI, KIMI_CALL + THINK),
     model("Llama 3.1", "meta-llama-Llama-3.1-8B-Instruct", ("llama3_json", None), "<|eot_id|>", LLAMA, (), "<|begin_of_text|>"),
     model("Llama 3.2", "trl-llama3_2", ("llama3_json", None), "<|eot_id|>", LLAMA, (), "<|begin_of_text|>"),
     model("Llama 4", None, ("llama4_pythonic", None), "<|eot|>", ["<|header_start|>", "<|header_end|>", "<|eot|>", "<|python_start|>", "<|python_end|>"]),
@@ -85,7 +82,7 @@ MODELS = [
     model("Nemotron 3 Nano", "trl-nemotron_3_nano", ("qwen3_coder", "nemotron_v3"), "<|im_end|>", IM, CALL + THINK),
     model("LFM2", "trl-lfm2_v2", ("lfm2", None), "<|im_end|>", [*IM, "<|startoftext|>", "<|tool_call_start|>", "<|tool_call_end|>", "<|tool_response_start|>", "<|tool_response_end|>"], (), "<|startoftext|>"),
     model("LFM2.5", "LFM2.5-8B-A1B", ("lfm2", "qwen3"), "<|im_end|>", [*IM, "<|startoftext|>", "<|tool_call_start|>", "<|tool_call_end|>"], THINK, "<|startoftext|>"),
-    model("OLMo 3", None, ("olmo3", "olmo3"), "<|im_end|>", IM),
+    model("OLMo 3", None, ("olmo3", None), "<|im_end|>", IM),
     model("MiniMax M1", "MiniMax-M1", (None, None), "<end_of_sentence>", ["<beginning_of_sentence>", "<end_of_sentence>"]),
     model("MiniMax M2", "MiniMax-M2", ("minimax_m2", "minimax_m2"), "[e~[", ["]~!b[", "]~b]", "[e~["], [*THINK, "<minimax:tool_call>", "</minimax:tool_call>"]),
     model("Seed-OSS", "ByteDance-Seed-OSS", ("seed_oss", "seed_oss"), "<seed:eos>", ["<seed:bos>", "<seed:eos>"],
@@ -94,7 +91,7 @@ MODELS = [
 
 TOOLS = [
     {"name": "find", "description": "finds places", "parameters": {"type": "object", "properties": {
-        "query": {"type": "string"}, "limit": {"type": "integer"}, "near": {"type": "object"}, "kinds": {"type": "array"}, "open": {"type": "boolean"}}}},
+        "query": {"type": "string"}, "limit": {"type": "integer"}, "near": {"type": "object"}, "kinds": {"type": "array", "items": {"type": "string"}}, "open": {"type": "boolean"}}}},
     {"name": "now", "description": "the time"},
 ]
 QUESTION = [{"role": "user", "content": "Where?"}]
@@ -144,11 +141,7 @@ def write_models(templates: Path, folder: Path) -> None:
     (folder / "replies.json").write_text(json.dumps({"tools": TOOLS, "replies": REPLIES, "models": [m["name"] for m in MODELS if m["template"]]}))
 
 
-# What models without a template in these packages write.
-def python_value(value):
-    return repr(value)
-
-
+# What models write whose templates these packages do not have, or do not write calls.
 def python_call(each):
     return f"{each['name']}({', '.join(f'{key}={value!r}' for key, value in each['arguments'].items())})"
 
@@ -229,9 +222,19 @@ class Reader:
         return found
 
     def read_harmony(self, text):
-        import openai_harmony as harmony
-        from gpt_oss_messages import messages_of
-        return messages_of(harmony, text)
+        """vLLM's parser of harmony needs a vocabulary that it downloads, so that of the package renderers is used."""
+        import types
+
+        import pydantic
+        # It imports a configuration library for other parts of it.
+        sys.modules["pydantic_config"] = types.SimpleNamespace(BaseConfig=pydantic.BaseModel)
+        from renderers.parsing import parse_gpt_oss
+        names = {f"{name}_id": self.tokenizer.convert_tokens_to_ids(f"<|{name}|>")
+                 for name in ("return", "call", "start", "end", "channel", "message", "constrain")}
+        found = parse_gpt_oss(self.tokenizer, self.tokenizer.encode(text, add_special_tokens=False), **names)
+        calls = [each for each in found.tool_calls if each.status.name == "OK"]
+        return {"reasoning": found.reasoning_content, "content": found.content,
+                "calls": [{"name": each.name.removeprefix("functions."), "arguments": each.arguments} for each in calls]}
 
 
 def prefix(left, right):
@@ -241,89 +244,109 @@ def prefix(left, right):
     return at
 
 
+def ending(entry, text, has_calls):
+    """The reply without the token that ends it, and this token."""
+    body = text.rstrip("\n ")
+    for end in (entry["eos"], "<|call|>", "<|tool_response>"):
+        if end and body.endswith(end):
+            return body[: -len(end)], end
+    if "<|observation|>" in entry["special"]:
+        return text, "<|observation|>" if has_calls else "<|user|>"
+    return text, entry["eos"]
+
+
+def writes_less(name, reply) -> bool:
+    """gpt-oss's template writes one call, and makes text next to it thinking; Nemotron's writes two turns."""
+    more = bool(reply["content"] and reply.get("calls"))
+    return (name == "gpt-oss" and (more or len(reply.get("calls", [])) > 1)) or (name == "Nemotron Nano 2" and more)
+
+
+def cases_of(entry, tokenizer) -> list[dict]:
+    """What the model writes, cut out of renderings of its template."""
+    has_template = entry["template"] is not None
+    tools = [{"type": "function", "function": {"parameters": {"type": "object", "properties": {}}} | tool} for tool in TOOLS]
+
+    def render(messages, add_generation_prompt):
+        given = [for_template(message) for message in messages]
+        # The key of the thinking differs; only one of them is read.
+        for message in given:
+            if "reasoning_content" in message:
+                message["reasoning"] = message["thinking"] = message["reasoning_content"]
+            for each in message.get("tool_calls", []) if entry["arguments_as_text"] else []:
+                each["function"]["arguments"] = json.dumps(each["function"]["arguments"], ensure_ascii=False)
+        return tokenizer.apply_chat_template(given, tokenize=False, tools=tools, add_generation_prompt=add_generation_prompt)
+
+    cases = []
+    for reply in REPLIES:
+        message, text, kind = as_message(reply), None, "template"
+        try:
+            if has_template and not (entry["name"] in WRITTEN and "calls" in reply):
+                whole, prompt = render(QUESTION + [message], False), render(QUESTION, True)
+                # The header is the part of the generation prompt that is also in the history.
+                ids = tokenizer.encode(whole, add_special_tokens=False)
+                text = tokenizer.decode(ids[prefix(tokenizer.encode(prompt, add_special_tokens=False), ids):])
+                said = [reply.get("reasoning", ""), reply["content"], *(each["name"] for each in reply.get("calls", []))]
+                if any(part not in text for part in said) or writes_less(entry["name"], reply):
+                    text = None
+        except Exception as error:  # noqa: BLE001 - a template refuses some replies
+            print(entry["name"], "refuses", reply, str(error).split("\n")[0], file=sys.stderr)
+        if text is None and entry["name"] in WRITTEN and "reasoning" not in reply:
+            kind = "written"
+            text = reply["content"] + (WRITTEN[entry["name"]](reply["calls"]) if "calls" in reply else "")
+        if text is not None:
+            body, end = ending(entry, text, "calls" in reply)
+            cases.append({"kind": kind, "text": body, "end": end, "message": reply})
+    for case in [case for case in cases if "calls" in case["message"]][:3:2]:
+        cases += [{"kind": kind, "text": text, "end": case["end"]} for kind, text in variants(case["text"])]
+    return cases
+
+
+def write_cases(folder: Path) -> None:
+    for entry in MODELS:
+        tokenizer = AutoTokenizer.from_pretrained(folder / entry["name"])
+        (folder / entry["name"] / "cases.json").write_text(json.dumps(cases_of(entry, tokenizer)))
+
+
 def record(folder: Path) -> None:
-    out = {"vllm": "0.32.0", "tools": TOOLS, "models": []}
+    out = {"vllm": "0.32.0", "renderers": "0.1.12", "tools": TOOLS, "models": []}
     for entry in MODELS:
         target = folder / entry["name"]
         tokenizer = AutoTokenizer.from_pretrained(target)
         reader = Reader(entry, tokenizer, TOOLS)
-        has_template = entry["template"] is not None
-        tools = [{"type": "function", "function": {"parameters": {"type": "object", "properties": {}}} | tool} for tool in TOOLS]
-
-        def render(messages, add_generation_prompt, offered=tools, **rest):
-            given = [for_template(message) for message in messages]
-            # The key of the thinking differs; only one of them is read.
-            for message in given:
-                if "reasoning_content" in message:
-                    message["reasoning"] = message["thinking"] = message["reasoning_content"]
-            return tokenizer.apply_chat_template(given, tokenize=False, tools=offered, add_generation_prompt=add_generation_prompt, **rest)
-
-        def encode(text):
-            return tokenizer.encode(text, add_special_tokens=False)
-
-        prompt = render(QUESTION, True) if has_template else ""
-        cases, skipped = [], []
-        for reply in REPLIES:
-            message = as_message(reply)
-            text, source = None, "template"
-            try:
-                if has_template and not (entry["name"] in WRITTEN and "calls" in reply):
-                    whole = render(QUESTION + [message], False)
-                    base = prompt if whole.startswith(prompt) else render(QUESTION, False)
-                    text = whole[len(base):] if whole.startswith(base) else None
-                    if text is not None and "reasoning" in reply and reply["reasoning"] not in text:
-                        text = None
-            except Exception as error:  # noqa: BLE001 - a template refuses some replies
-                skipped.append(str(error).split("\n")[0][:60])
-            if entry["name"] in WRITTEN and "reasoning" not in reply:
-                source = "written"
-                text = reply["content"] + (WRITTEN[entry["name"]](reply["calls"]) if "calls" in reply else "")
-            if text is None:
-                continue
-            stop = text.rfind(entry["eos"])
-            end = text[stop:] if stop >= 0 else ""
-            body = text[:stop] if stop >= 0 else text
-            cases.append({"kind": source, "text": body, "end": end.strip(), "message": reply})
-        for case in [case for case in cases if "calls" in case["message"]][:3:2]:
-            cases += [{"kind": kind, "text": text, "end": ""} for kind, text in variants(case["text"])]
+        prompt = (target / "prompt.txt").read_text() if (target / "prompt.txt").exists() else ""
+        cases = json.loads((target / "cases.json").read_text())
         for case in cases:
+            text = case.pop("text")
+            case["tokens"] = tokenizer.encode(text, add_special_tokens=False)
             try:
-                case["vllm"] = reader.read(case["text"], prompt)
+                case["read"] = reader.read(text + case["end"] if entry["tool"] == "harmony" else text, prompt)
             except Exception as error:  # noqa: BLE001 - what a parser raises is recorded
-                case["vllm"] = {"error": type(error).__name__}
-            case["tokens"] = encode(case.pop("text"))
-        log, last = [], []
-        log_file = target / "renderings.json"
-        differing = []
-        for wanted in json.loads(log_file.read_text()) if log_file.exists() else []:
-            options = wanted["options"]
-            keywords = {"enable_thinking": options["thinking"], "thinking": options["thinking"]} if options.get("thinking") is not None else {}
-            if options.get("reasoningEffort"):
-                keywords["reasoning_effort"] = options["reasoningEffort"]
+                case["read"] = {"error": f"{type(error).__name__}: {error}"[:80]}
+        log, last, differing = [], [], 0
+        for wanted in json.loads((target / "renderings.json").read_text()) if (target / "renderings.json").exists() else []:
+            variables = wanted["variables"]
             try:
-                text = tokenizer.apply_chat_template(wanted["messages"], tokenize=False, tools=wanted["tools"] or None,
-                                                     add_generation_prompt=options.get("addGenerationPrompt", True), **wanted["variables"])
-            except Exception as error:  # noqa: BLE001
+                text = tokenizer.apply_chat_template(variables.pop("messages"), tokenize=False, **variables)
+            except Exception:  # noqa: BLE001
                 text = None
             if text != wanted["text"]:
-                differing.append(wanted["key"])
-            ids = encode(wanted["text"]) if wanted["text"] is not None else None
-            same = prefix(last, ids) if ids is not None else 0
-            log.append({"key": wanted["key"], "same": same, "ids": None if ids is None else ids[same:]})
-            last = ids if ids is not None else last
+                differing += 1
+                print(entry["name"], "differs:", wanted["key"][:300], repr(text)[-300:], repr(wanted["text"])[-300:], file=sys.stderr)
+            ids = None if text is None else tokenizer.encode(text, add_special_tokens=False)
+            same = 0 if ids is None else prefix(last, ids)
+            log.append([wanted["key"], same, None if ids is None else ids[same:]])
+            last = last if ids is None else ids
         facts = json.loads((target / "facts.json").read_text()) if (target / "facts.json").exists() else None
-        print(f"{entry['name']}: {len(cases)} replies, {len(log)} renderings, {len(differing)} differ from transformers, skipped {skipped}", file=sys.stderr)
-        source = (target / "chat_template.jinja").read_text() if has_template else ""
-        out["models"].append({
-            "name": entry["name"], "special": entry["special"], "plain": entry["plain"], "eos": entry["eos"], "bos": entry["bos"],
-            "prompt": encode(prompt), "cases": cases, "differing": differing, "renderings": log, "facts": facts,
-            "template": None if not has_template else entry["template"],
-        })
+        print(f"{entry['name']}: {len(cases)} replies, {len(log)} renderings, {differing} differ", file=sys.stderr)
+        out["models"].append({"name": entry["name"], "special": entry["special"], "plain": entry["plain"], "eos": entry["eos"], "bos": entry["bos"],
+                              "parsers": [entry["tool"], entry["reasoning"]], "cases": cases, "facts": facts, "renderings": log})
     print(json.dumps(out, ensure_ascii=True, separators=(",", ":")))
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "models":
-        write_models(Path(sys.argv[2]), Path(sys.argv[3]))
+    command, *paths = sys.argv[1:]
+    if command == "models":
+        write_models(*map(Path, paths))
+        write_cases(Path(paths[-1]))
     else:
-        record(Path(sys.argv[2]))
+        record(Path(paths[0]))

@@ -84,7 +84,7 @@ async function rewards(name: string, of: Engine): Promise<number[]> {
         data: { train_batch_size: 4, max_response_length: 8 },
       },
     },
-    { engine: { engine: of, chat: openChat(of.model.directory, composeConfig().config, () => {}) } },
+    { engine: { engine: of, chat: await openChat(of.model.directory, composeConfig().config, () => {}) } },
   );
   return history.map(({ metrics }) => metrics["reward/mean"] ?? Number.NaN);
 }

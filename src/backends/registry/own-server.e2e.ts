@@ -106,7 +106,7 @@ async function expectSameImages({ sampler, learner }: Policy): Promise<void> {
 
 /** Replies to a red and a blue picture, to two pictures, and to none. */
 async function sampledBesideImages(sampler: Sampler): Promise<{ sequence: Sequence; logprobs: Float32Array }[]> {
-  const chat = openChat(engine.model.directory, config(), () => {});
+  const chat = await openChat(engine.model.directory, config(), () => {});
   const picture = (width: number, color: [number, number, number]) =>
     ({ type: "image", image: png(width, 28, color) }) as const;
   const [red, blue] = [picture(20, [255, 0, 0]), picture(20, [0, 0, 255])];
@@ -150,7 +150,7 @@ async function history(name: string, of: Engine, settings: { rank: number; rate:
         data: { train_batch_size: 4, max_response_length: 8 },
       },
     },
-    { engine: { engine: of, chat: openChat(of.model.directory, config(), () => {}) } },
+    { engine: { engine: of, chat: await openChat(of.model.directory, config(), () => {}) } },
   );
   return trained.history.map(({ metrics }) => metrics);
 }

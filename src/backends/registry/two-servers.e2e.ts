@@ -117,7 +117,7 @@ it("the samples of a server that is killed in the middle of rollouts are asked f
     {
       engine: {
         engine,
-        chat: openChat(engine.model.directory, composeConfig({ overrides: settings }).config, () => {}),
+        chat: await openChat(engine.model.directory, composeConfig({ overrides: settings }).config, () => {}),
       },
       overrides: [
         ...settings,

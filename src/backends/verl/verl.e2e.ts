@@ -264,7 +264,7 @@ describe("verl's rollout servers", () => {
   });
 
   it("sleep while the workers train, and sample with each version", async () => {
-    const { history } = await train(toyExperiment("rollouts"), { engine: { engine: served, chat: toyChat() } });
+    const { history } = await train(toyExperiment("rollouts"), { engine: { engine: served, chat: await toyChat() } });
     expect(history.map(({ metrics }) => metrics["rollout/sync_probe_difference"]! < 1e-4)).toEqual([true, true]);
     expect(history.map(({ metrics }) => metrics["rollout/servers"])).toEqual([2, 2]);
   });
@@ -279,7 +279,10 @@ describe("verl's rollout servers", () => {
       toySingleTurn({ maxTokens: started++ < 16 ? 8 : 256 })(task, context);
     const training = { ...toy.config.training, ppo_epochs: 1 };
     const config = { ...toy.config, rllm, training, data: { max_response_length: 256 } };
-    const { history } = await train({ ...toy, config, workflow }, { engine: { engine: served, chat: toyChat() } });
+    const { history } = await train(
+      { ...toy, config, workflow },
+      { engine: { engine: served, chat: await toyChat() } },
+    );
     expect(history.map(({ metrics }) => metrics["async/weight_version"])).toEqual([0, 1]);
     expect(history.map(({ metrics }) => metrics["async/staleness_max"])).toEqual([0, 1]);
     const folder = join(root, "asynchronous", "episodes");
@@ -330,7 +333,7 @@ const toyChat = () => openChat(model, composeConfig().config, () => {});
 async function metricsOf(name: string, of: LearningEngine, overrides: readonly string[]) {
   const engine = sampledByBase(of);
   const { history } = await train(toyExperiment(name), {
-    engine: { engine, chat: toyChat() },
+    engine: { engine, chat: await toyChat() },
     overrides: [...overrides],
   });
   return history.map(({ metrics }) =>

@@ -126,6 +126,18 @@ export const inSection =
     return found;
   };
 
+/** For models whose own format is not that of the prompt: calls in the first format, else in the second one. */
+export const either = (first: CallFormat | undefined, second: CallFormat): CallFormat =>
+  first === undefined || first === second
+    ? second
+    : {
+        starts: [...new Set([...first.starts, ...second.starts])],
+        read(text, tools) {
+          const found = first.read(text, tools);
+          return found.calls.length > 0 || found.problems.length > 0 ? found : second.read(text, tools);
+        },
+      };
+
 /** `JSON.parse` accepts nesting that overflows the stack of recursive functions. */
 export const deepest = 100;
 

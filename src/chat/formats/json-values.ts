@@ -2,12 +2,12 @@
 
 /**
  * @param separator optional between two values
- * @returns the values up to the first text that is not JSON, and the problem with that text
+ * @returns the values up to the first text that is not JSON, that text, and the problem with it
  */
 export function readJsonValues(
   whole: string,
   separator: string,
-): { values: { value: unknown; text: string }[]; problem?: string } {
+): { values: { value: unknown; text: string }[]; rest: string; problem?: string } {
   const values: { value: unknown; text: string }[] = [];
   let rest = whole.trim();
   while (rest !== "") {
@@ -16,12 +16,12 @@ export function readJsonValues(
     try {
       values.push({ value: JSON.parse(text), text });
     } catch (error) {
-      return { values, problem: `it is not JSON: ${error instanceof Error ? error.message : error}` };
+      return { values, rest, problem: `it is not JSON: ${error instanceof Error ? error.message : error}` };
     }
     rest = rest.slice(end).trimStart();
     if (rest.startsWith(separator)) rest = rest.slice(separator.length).trimStart();
   }
-  return { values };
+  return { values, rest };
 }
 
 /** The text of a key's value in an object's text. Uses the first occurrence of the key. */

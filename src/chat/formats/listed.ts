@@ -9,6 +9,7 @@ import {
   notJson,
   type ReadBody,
   type ReadCalls,
+  type WrittenCalls,
 } from "./format.ts";
 import { endOfValue, readJsonValues } from "./json-values.ts";
 
@@ -42,19 +43,29 @@ export const minimaxM1: CallFormat = {
   }),
 };
 
-/** A list after a mark and, in some models, another mark after it. Otherwise the list ends where its JSON ends. */
+/** Lists, each after a mark and, in some models, before another mark. Otherwise a list ends where its JSON ends. */
 const afterMark =
   (open: string, close: string): ReadCalls =>
   (text) => {
-    const at = text.indexOf(open);
-    if (at < 0) return { content: text, calls: [], problems: [] };
-    const start = at + open.length;
-    const end = start + endOfValue(text.slice(start));
-    const found = readList(text.slice(start, end), []);
-    if (typeof found === "string") return { content: text, calls: [], problems: [malformed(found, text.slice(at))] };
-    const rest = text.slice(end).trimStart();
-    const content = text.slice(0, at) + (rest.startsWith(close) ? rest.slice(close.length) : rest);
-    return { content, calls: [found].flat(), problems: [] };
+    const found: WrittenCalls = { content: "", calls: [], problems: [] };
+    let from = 0;
+    for (let at = text.indexOf(open); at >= 0; at = text.indexOf(open, from)) {
+      const start = at + open.length;
+      const next = text.indexOf(open, start);
+      const part = text.slice(start, next < 0 ? undefined : next);
+      const end = endOfValue(part);
+      const calls = readList(part.slice(0, end), []);
+      const isClosed = part.slice(end).trimStart().startsWith(close);
+      found.content += text.slice(from, at);
+      from = start + end + (isClosed ? part.slice(end).indexOf(close) + close.length : 0);
+      if (typeof calls !== "string") found.calls.push(...[calls].flat());
+      else {
+        found.problems.push(malformed(calls, text.slice(at, from)));
+        found.content += text.slice(at, from);
+      }
+    }
+    found.content += text.slice(from);
+    return found;
   };
 
 /** Phi-4-mini and Granite 3: `<|tool_call|>[...]`, closed by `<|/tool_call|>` in Phi. */

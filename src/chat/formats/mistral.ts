@@ -27,30 +27,28 @@ function read(text: string): WrittenCalls {
   const [content, ...parts] = text.split(mark);
   const found: WrittenCalls = { content: content ?? "", calls: [], problems: [] };
   for (const part of parts) {
-    const calls = readPart(part);
-    if (typeof calls !== "string") found.calls.push(...calls);
-    else {
-      found.problems.push(malformed(calls, mark + part));
-      found.content += mark + part;
-    }
+    const { calls, rest } = readPart(part);
+    if (typeof calls === "string") found.problems.push(malformed(calls, mark + part));
+    else found.calls.push(...calls);
+    found.content += typeof calls === "string" ? mark + part : rest;
   }
   return found;
 }
 
-function readPart(part: string): WrittenCall[] | string {
+function readPart(part: string): { calls: WrittenCall[] | string; rest: string } {
   const named = /^\s*([\w.-]+)\s*(?:\[CALL_ID\]([^[]*))?\[ARGS\]/.exec(part);
-  const { values, problem } = readJsonValues(named ? part.slice(named[0].length) : part, ",");
-  if (problem !== undefined) return problem;
-  if (values.length === 0) return "nothing follows";
+  const { values, rest, problem } = readJsonValues(named ? part.slice(named[0].length) : part, ",");
+  // After a call, the model may go on with text, but half a call is none.
+  const isText = values.length > 0 && !/^[[{"]/.test(rest);
+  if (problem !== undefined && !isText) return { calls: problem, rest };
+  if (values.length === 0) return { calls: "nothing follows", rest };
   if (!named) {
-    return allOrProblem(
-      values.flatMap(({ value }) => [value].flat().map((call) => callFromValue(call, ["arguments"]))),
-    );
+    const calls = values.flatMap(({ value }) => [value].flat().map((call) => callFromValue(call, ["arguments"])));
+    return { calls: allOrProblem(calls), rest };
   }
   const [, name, id] = named;
-  return allOrProblem(
-    values.map(({ value, text }) =>
-      callFromValue({ name, id, arguments: value }, ["arguments"], `"arguments":${text}`),
-    ),
+  const calls = values.map(({ value, text }) =>
+    callFromValue({ name, id, arguments: value }, ["arguments"], `"arguments":${text}`),
   );
+  return { calls: allOrProblem(calls), rest };
 }

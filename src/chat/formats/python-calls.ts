@@ -29,6 +29,18 @@ function readPythonCalls(text: string): WrittenCall[] | string {
   }
 }
 
+/** A list or an object, as templates write Python values. Undefined if it is anything else. */
+export function readPythonValue(text: string): unknown {
+  const reader = createReader(text);
+  try {
+    const value = reader.value(0);
+    return reader.atEnd() ? value : undefined;
+  } catch (error) {
+    if (error instanceof NotPython) return undefined;
+    throw error;
+  }
+}
+
 const names = new Map<string, unknown>([
   ...([
     ["True", true],
@@ -179,6 +191,7 @@ function createReader(text: string) {
   return {
     take,
     call,
+    value,
     rest: () => text.slice(at, at + 40),
     atEnd() {
       skip();

@@ -2,6 +2,7 @@
 import { isObject } from "../../is-object.ts";
 import type { ToolDefinition } from "../messages.ts";
 import { callFromValue, type WrittenCall } from "./format.ts";
+import { readPythonValue } from "./python-calls.ts";
 
 /** A call whose arguments have the types that the tool's schema declares. */
 export function callFromTexts(
@@ -44,6 +45,6 @@ function typedValue(text: string): unknown {
   try {
     return JSON.parse(trimmed);
   } catch {
-    return text;
+    return /^[[{]/.test(trimmed) ? (readPythonValue(trimmed) ?? text) : text;
   }
 }

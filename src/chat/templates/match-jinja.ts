@@ -1,6 +1,7 @@
 /**
  * Rewrites parsed templates where the template library differs from Python: its `strip`, `lstrip` and `rstrip` ignore the
- * characters argument, and these methods and the `trim` filter use another definition of white space.
+ * characters argument, these methods and the `trim` filter use another definition of white space, and its `string` filter writes
+ * `true` for `True`.
  */
 
 interface Node {
@@ -24,6 +25,7 @@ export const pythonFunctions: Readonly<Record<string, (text: unknown, characters
   python_rstrip: stripMethod("rstrip"),
   // Like Python's filter, it accepts any value.
   python_trim: (value, characters) => strip(asText(value), "strip", characters),
+  python_string: (value) => asText(value),
 };
 
 /** @param parsed changed in place */
@@ -36,11 +38,14 @@ export function matchPython(parsed: unknown): void {
       node.args = [object, ...(node.args ?? [])];
       node.callee = identifier(`python_${property?.value}`);
     }
-  } else if (node.type === "FilterExpression" && isTrim(node.filter) && node.operand) {
-    const args = [node.operand, ...(node.filter?.args ?? [])];
-    delete node.filter;
-    delete node.operand;
-    Object.assign(node, { type: "CallExpression", callee: identifier("python_trim"), args });
+  } else if (node.type === "FilterExpression" && node.operand) {
+    const name = isTrim(node.filter) ? "python_trim" : node.filter?.value === "string" ? "python_string" : undefined;
+    if (name !== undefined) {
+      const args = [node.operand, ...(node.filter?.args ?? [])];
+      delete node.filter;
+      delete node.operand;
+      Object.assign(node, { type: "CallExpression", callee: identifier(name), args });
+    }
   }
   for (const child of Object.values(node)) matchPython(child);
 }
@@ -72,4 +77,24 @@ function strip(text: string, side: (typeof methods)[number], characters: unknown
   return start < 0 ? "" : letters.slice(start, end).join("");
 }
 
-const asText = (value: unknown) => (value === undefined ? "" : value === null ? "None" : String(value));
+/** Python's `str`, for the values of tool calls. */
+function asText(value: unknown): string {
+  return value === undefined ? "" : typeof value === "string" ? value : asRepresentation(value);
+}
+
+function asRepresentation(value: unknown): string {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value === "string") return quoted(value);
+  if (Array.isArray(value)) return `[${value.map(asRepresentation).join(", ")}]`;
+  const entries = value instanceof Map ? [...value] : typeof value === "object" ? Object.entries(value) : undefined;
+  if (entries === undefined) return String(value);
+  return `{${entries.map(([key, part]) => `${asRepresentation(key)}: ${asRepresentation(part)}`).join(", ")}}`;
+}
+
+/** With the quotation mark that needs no escape, if there is one. */
+function quoted(text: string): string {
+  const mark = text.includes("'") && !text.includes('"') ? '"' : "'";
+  const escaped = text.replaceAll("\\", "\\\\").replaceAll("\n", "\\n").replaceAll("\r", "\\r").replaceAll("\t", "\\t");
+  return `${mark}${mark === "'" ? escaped.replaceAll("'", "\\'") : escaped}${mark}`;
+}

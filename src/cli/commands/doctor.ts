@@ -117,7 +117,7 @@ const adam = { learningRate: 1e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8, weightDec
 
 /** Samples, trains, publishes, and compares the log-probabilities of sampler and learner. */
 async function trainOnce(engine: Engine, config: Config, report: Report): Promise<void> {
-  const chat = openChat(engine.model.directory, config, (line) => report("chat", line));
+  const chat = await openChat(engine.model.directory, config, (line) => report("chat", line));
   const findings = describeTemplate(checkTemplate(chat), chat);
   for (const text of findings.length === 0 ? ["the template keeps earlier turns unchanged"] : findings) {
     report("chat", text);

@@ -77,8 +77,9 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   if (flags.imageHosts !== undefined) config.rllm.gateway.image_hosts = flags.imageHosts;
   checkRunGateway(config);
   const filterSpans = await loadSpanFilter(flags.spanFilter);
-  const { sampler, chat, vision, name, maxLength, close } =
-    flags.upstream !== undefined ? openUpstream(config, flags) : await openModel(composed, checkpoint, warn);
+  const { sampler, chat, vision, name, maxLength, close } = await (flags.upstream !== undefined
+    ? openUpstream(config, flags)
+    : openModel(composed, checkpoint, warn));
   try {
     const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.val;
     const { max_prompt_length: maxPromptLength, max_response_length: maxResponseLength } = config.data;
@@ -121,7 +122,10 @@ function requireUpstream({ upstream }: GatewayFlags, flag: string, value: string
   throw new UserError(`${flag} ${value} requires --upstream`, { hint: "add --upstream http://127.0.0.1:8000" });
 }
 
-function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "maxLength"> & { maxLength: undefined } {
+async function openUpstream(
+  config: Config,
+  flags: GatewayFlags,
+): Promise<Omit<OpenModel, "maxLength"> & { maxLength: undefined }> {
   const { upstream: urls = [], upstreamKind: kind = "vllm", upstreamModel: model } = flags;
   for (const url of urls) {
     if (/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) continue;
@@ -138,7 +142,7 @@ function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "max
   const vision = "hone gateway does not send images to inference servers so far";
   return {
     sampler,
-    chat: openChat(name, config, warn),
+    chat: await openChat(name, config, warn),
     vision,
     name: model ?? name,
     maxLength: undefined,

@@ -238,7 +238,7 @@ async function openOwnEngine(
     warn,
   });
   closers.add(() => engine.close());
-  return { engine, chat: openChat(engine.model.directory, composed.config, warn) };
+  return { engine, chat: await openChat(engine.model.directory, composed.config, warn) };
 }
 
 /** @param closers of an engine that outlives the run; the run's own engine closes its models itself */

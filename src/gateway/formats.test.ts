@@ -1,0 +1,54 @@
+/** One conversation with thinking and tools for each recorded model: the tokens that the model sees, and what the client gets. */
+import { describe, expect, test, vi } from "vitest";
+import { formatOf, recorded, recordedChat, replay, tokenizerOf } from "../chat/formats/recorded.fixture.ts";
+import { checkTemplate } from "../chat/templates/check-template.ts";
+import { playConversation, scriptedReplies } from "./formats.fixture.ts";
+
+const { tools } = recorded;
+const played = recorded.models.filter(({ facts }) => facts !== null && !facts.refused);
+
+// Templates with dates wrote the day on which they were recorded, which is part of the renderings.
+vi.setConfig({ testTimeout: 60_000 });
+
+describe.each(played.map((model) => [model.name, model] as const))("%s", (_name, model) => {
+  const tokenizer = tokenizerOf(model);
+  const render = replay(model, tokenizer);
+  const cases = model.cases.map(({ tokens, ...rest }) => ({ ...rest, text: tokenizer.decode(tokens) }));
+  const script = scriptedReplies(cases, recordedChat(tokenizer, model.eos, formatOf(model), render, true), tools);
+  const replies = script.map(({ text }) => tokenizer.encode(text));
+  const open = (accumulate: boolean) => recordedChat(tokenizer, model.eos, formatOf(model), render, accumulate);
+  const startsWith = (whole: readonly number[], beginning: readonly number[]) =>
+    expect(whole.slice(0, beginning.length)).toEqual(beginning);
+
+  test("each turn continues the tokens that the model saw and sampled", async () => {
+    const chat = open(true);
+    const { played: turns, answers } = await playConversation(chat, replies, tools);
+    expect(turns.map(({ starts }) => starts)).toEqual(["new_conversation", undefined, undefined]);
+    const [first, ...later] = turns;
+    expect(first!.prompt).toEqual([...chat.render(first!.messages, { tools })]);
+    for (const [at, turn] of later.entries()) startsWith(turn.prompt, [...turns[at]!.prompt, ...turns[at]!.sampled]);
+    // The client gets what the model wrote.
+    const { message } = script[0]!;
+    const calls = answers[0]!.tool_calls?.map((each) => each.type === "function" && JSON.parse(each.function.arguments));
+    expect(calls).toEqual(message?.calls?.map((each) => each.arguments));
+    expect((answers[0] as { reasoning_content?: string }).reasoning_content || undefined).toBe(message?.reasoning);
+  });
+
+  test("without accumulate_reasoning, a template that drops thinking starts a sequence with transformers' tokens", async () => {
+    const chat = open(false);
+    const { played: turns } = await playConversation(chat, replies, tools);
+    for (const [at, turn] of turns.entries()) {
+      if (turn.starts === undefined) startsWith(turn.prompt, [...turns[at - 1]!.prompt, ...turns[at - 1]!.sampled]);
+      else expect(turn.prompt).toEqual([...chat.render(turn.messages, { tools })]);
+      expect(turn.starts ?? "reasoning_dropped").toBe(at === 0 ? "new_conversation" : "reasoning_dropped");
+    }
+  });
+
+  test("the check of its template finds what was recorded", () => {
+    expect(checkTemplate(open(false))).toEqual(model.facts?.check);
+  });
+});
+
+test("at least 12 formats are played", () => {
+  expect(new Set(played.map((model) => formatOf(model).calls)).size).toBeGreaterThanOrEqual(12);
+});
