@@ -141,7 +141,7 @@ test.each([
 });
 
 test.each([
-  [["local.sampler.url=http://localhost:1"], "it requires local.sampler.type=vllm or sglang"],
+  [["local.sampler.type=own", "local.sampler.url=http://localhost:1"], "it requires local.sampler.type=vllm or sglang"],
   [["local.sampler.timeout=60"], "it requires local.sampler.type=vllm or sglang"],
   [["local.offload_optimizer=true"], "it requires local.processes above 1"],
   [[...two, "local.sharding=zero2", "local.offload_parameters=true"], "it requires local.sharding=fsdp or zero3"],
@@ -247,7 +247,7 @@ test("all refused settings are reported at once with their origins", () => {
 
 test.each([
   ["a named value", "rllm.algorithm.router_replay=R2", "disabled"],
-  ["a key of another backend", "local.sampler.type=vllm", "own"],
+  ["a key of another backend", "local.sampler.type=vllm", "auto"],
   ["an ability of the engine", "rllm.algorithm.entropy_coeff=0.1", 0],
   ["an estimator", "rllm.algorithm.adv_estimator=gae", "grpo"],
   ["a key with two names", "sampling.train.min_p=0.1", 0],

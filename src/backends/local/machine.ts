@@ -4,22 +4,20 @@ import { readdirSync } from "node:fs";
 import type { Config } from "../../config/schema.ts";
 import { hasNvidiaGpu } from "../../python/find.ts";
 
-type Local = Pick<Config, "local">;
-
 /** Whether the trainer uses NVIDIA GPUs. */
-const usesGpus = ({ local: { device } }: Local) => device !== "cpu" && device !== "mps" && hasNvidiaGpu();
+const usesGpus = ({ local: { device } }: Config) => device !== "cpu" && device !== "mps" && hasNvidiaGpu();
 
 /** What samples: `local.sampler.type`. */
-export function samplerType(config: Local): "own" | "vllm" | "sglang" {
+export function samplerType(config: Config): "own" | "vllm" | "sglang" {
   const { type, url } = config.local.sampler;
   if (type !== "auto") return type;
   return url !== null || usesGpus(config) ? "vllm" : "own";
 }
 
 /** How many processes train: `local.processes`. With auto, one for each visible GPU before the first one of the inference server. */
-export function trainingProcesses(config: Local): number {
-  const { processes, sampler, device } = config.local;
-  if (processes !== "auto") return processes;
+export function trainingProcesses(config: Config): number {
+  const { sampler, device } = config.local;
+  if (config.local.processes !== "auto") return config.local.processes;
   if (!usesGpus(config) || device.includes(":")) return 1;
   return Math.max(1, Math.min(visibleGpus(), ...(sampler.devices ?? [])));
 }
