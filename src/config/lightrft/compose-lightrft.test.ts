@@ -93,7 +93,7 @@ describe("composeLightRft", () => {
   );
 
   it.each([
-    ["--max_norm 1", { type: "own" }],
+    ["--max_norm 1", { type: "auto" }],
     ["--engine_type sglang", { type: "sglang" }],
     ["--engine_tp_size 2", { type: "vllm", tensor_parallel: 2 }],
     ["--engine_mem_util 0.3", { type: "vllm", memory_share: 0.3 }],
