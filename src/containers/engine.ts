@@ -5,7 +5,7 @@ import { RunError, UserError } from "../errors.ts";
 export const engines = ["docker", "podman"] as const;
 export type EngineName = (typeof engines)[number];
 
-export interface Ran {
+interface Ran {
   exitCode: number;
   stdout: string;
   stderr: string;
