@@ -29,9 +29,11 @@ withEngine("commands and files, without a network; a limit ends the container", 
   });
   expect((await box.exec("exec 3<>/dev/tcp/127.0.0.1/9")).exitCode).not.toBe(0);
   const [loud, slow] = [await open(), await open()];
-  expect(await loud.exec("while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done", { maxOutput: 1000 })).toMatchObject({
-    ...{ ended: "output", exitCode: 137 },
-  });
+  expect(await loud.exec("while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done", { maxOutput: 1000 })).toMatchObject(
+    {
+      ...{ ended: "output", exitCode: 137 },
+    },
+  );
   expect(await slow.exec("sleep 100", { timeoutSeconds: 1 })).toMatchObject({ ended: "timeout" });
   await expect(slow.exec("true")).rejects.toThrow(/took longer than 1 s/);
   await Promise.all([...cleans.map((clean) => clean()), loud.close(), slow.close()]);

@@ -1,4 +1,5 @@
 /** A container as a sandbox for workflows: commands and files of an untrusted program. */
+import { posix } from "node:path";
 import { RunError, UserError } from "../errors.ts";
 import { isOwnerGone, ownerMark } from "../files/temporary-names.ts";
 import { type Engine, type EngineName, findEngine } from "./engine.ts";
@@ -84,7 +85,14 @@ const running = new Map<string, Engine>();
 
 /** Removes the containers of killed processes. */
 async function removeLeft(engine: Engine): Promise<void> {
-  const { stdout } = await engine.run(["ps", "-a", "--filter", `label=${ownerLabel}`, "--format", "{{.ID}} {{.Names}}"]);
+  const { stdout } = await engine.run([
+    "ps",
+    "-a",
+    "--filter",
+    `label=${ownerLabel}`,
+    "--format",
+    "{{.ID}} {{.Names}}",
+  ]);
   const left = stdout.split("\n").map((line) => line.split(" ") as [string, string?]);
   for (const [id] of left.filter(([id]) => id !== "")) {
     const { stdout: owner } = await engine.run(["inspect", "--format", `{{index .Config.Labels "${ownerLabel}"}}`, id]);
@@ -92,7 +100,14 @@ async function removeLeft(engine: Engine): Promise<void> {
   }
 }
 
-async function start({ image, network = "none", memoryMb, cpus, env = {}, ...options }: ContainerOptions): Promise<Container> {
+async function start({
+  image,
+  network = "none",
+  memoryMb,
+  cpus,
+  env = {},
+  ...options
+}: ContainerOptions): Promise<Container> {
   const engine = await findEngine(options.engine);
   cleaned ??= removeLeft(engine);
   await cleaned;
@@ -101,7 +116,16 @@ async function start({ image, network = "none", memoryMb, cpus, env = {}, ...opt
     ...(cpus === undefined ? [] : ["--cpus", String(cpus)]),
   ];
   const { exitCode, stdout, stderr } = await engine.run([
-    ...["run", "-d", "--label", `${ownerLabel}=${ownerMark}`, "--network", network, "--security-opt", "no-new-privileges"],
+    ...[
+      "run",
+      "-d",
+      "--label",
+      `${ownerLabel}=${ownerMark}`,
+      "--network",
+      network,
+      "--security-opt",
+      "no-new-privileges",
+    ],
     ...limits,
     ...flagsOf(env),
     ...["--entrypoint", "sh", image, "-c", "while :; do sleep 86400; done"],
@@ -135,7 +159,8 @@ function opened(engine: Engine, image: string, id: string): Container {
     const { cut, ...ran } = await engine.run(["exec", ...flags, id, ...program], run);
     if (cut === undefined) return ran;
     // The program goes on without its client, so its container ends.
-    over = cut === "timeout" ? `ended: a command took longer than ${timeoutSeconds} s` : "ended: a command wrote too much";
+    over =
+      cut === "timeout" ? `ended: a command took longer than ${timeoutSeconds} s` : "ended: a command wrote too much";
     await remove();
     return { ...ran, ended: cut };
   }
@@ -148,8 +173,10 @@ function opened(engine: Engine, image: string, id: string): Container {
       throw new Error(`${path} cannot be read: ${stderr.trim()}`);
     },
     async write(path, content) {
-      const script = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"';
-      const { exitCode, stderr } = await exec(["sh", "-c", script, "sh", path], { input: content });
+      const script = 'mkdir -p -- "$1" && cat > "$2"';
+      const { exitCode, stderr } = await exec(["sh", "-c", script, "sh", posix.dirname(path), path], {
+        input: content,
+      });
       if (exitCode !== 0) throw new Error(`${path} cannot be written: ${stderr.trim()}`);
     },
     async close() {

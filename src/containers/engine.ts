@@ -31,13 +31,19 @@ const engineOf = (name: EngineName): Engine => ({
   name,
   run: (args, { input, signal, timeoutMs = 0, maxOutput = 64 * 2 ** 20 } = {}) =>
     new Promise((resolve, reject) => {
-      const options = { maxBuffer: maxOutput, timeout: timeoutMs, killSignal: "SIGKILL", ...(signal ? { signal } : {}) } as const;
+      const options = {
+        maxBuffer: maxOutput,
+        timeout: timeoutMs,
+        killSignal: "SIGKILL",
+        ...(signal ? { signal } : {}),
+      } as const;
       const child = execFile(name, args, options, (error, stdout, stderr) => {
         if (signal?.aborted) return reject(signal.reason);
         if (error === null) return resolve({ exitCode: 0, stdout, stderr });
         const { code } = error;
         if (typeof code === "number") return resolve({ exitCode: code, stdout, stderr });
-        if (String(code) === "ERR_CHILD_PROCESS_STDIO_MAXBUFFER") return resolve({ exitCode: 137, stdout, stderr, cut: "output" });
+        if (String(code) === "ERR_CHILD_PROCESS_STDIO_MAXBUFFER")
+          return resolve({ exitCode: 137, stdout, stderr, cut: "output" });
         if (error.killed && timeoutMs > 0) return resolve({ exitCode: 137, stdout, stderr, cut: "timeout" });
         reject(new RunError(`${name} ${args[0]} failed: ${error.message}`, { cause: error }));
       });

@@ -1,1 +1,1 @@
-export { type Container, type ContainerOptions, container, type Executed, type ExecOptions } from "./container.ts";
+export { type Container, type ContainerOptions, container, type ExecOptions, type Executed } from "./container.ts";
