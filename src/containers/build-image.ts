@@ -6,7 +6,7 @@ import { RunError, UserError } from "../errors.ts";
 import type { Engine } from "./engine.ts";
 
 /** Images with this label were built by Hone. */
-export const imageLabel = "hone.content";
+const imageLabel = "hone.content";
 
 /** SHA-256 of the names, contents and modes of a folder's files. */
 export function contentHash(folder: string): string {

@@ -5,34 +5,47 @@ import { RunError, UserError } from "../errors.ts";
 export const engines = ["docker", "podman"] as const;
 export type EngineName = (typeof engines)[number];
 
-export interface Ran {
+interface Ran {
   exitCode: number;
   stdout: string;
   stderr: string;
+  /** It was stopped at one of the limits. */
+  cut?: "timeout" | "output";
+}
+
+interface RunOptions {
+  input?: string | Uint8Array;
+  signal?: AbortSignal;
+  timeoutMs?: number;
+  /** In bytes, of each output; default 64 MiB. */
+  maxOutput?: number;
 }
 
 export interface Engine {
   readonly name: EngineName;
   /** Runs a command of the engine, e.g. `["ps", "-a"]`. Never rejects because of its exit code. */
-  run(
-    args: readonly string[],
-    options?: { input?: string | Uint8Array; signal?: AbortSignal; timeoutMs?: number },
-  ): Promise<Ran>;
+  run(args: readonly string[], options?: RunOptions): Promise<Ran>;
 }
-
-/** Longer output is an error of the caller, who should limit it. In bytes. */
-const maxOutput = 64 * 2 ** 20;
 
 const engineOf = (name: EngineName): Engine => ({
   name,
-  run: (args, { input, signal, timeoutMs } = {}) =>
+  run: (args, { input, signal, timeoutMs = 0, maxOutput = 64 * 2 ** 20 } = {}) =>
     new Promise((resolve, reject) => {
-      const options = { maxBuffer: maxOutput, signal, timeout: timeoutMs ?? 0 };
+      const options = {
+        maxBuffer: maxOutput,
+        timeout: timeoutMs,
+        killSignal: "SIGKILL",
+        ...(signal ? { signal } : {}),
+      } as const;
       const child = execFile(name, args, options, (error, stdout, stderr) => {
-        if (signal?.aborted) reject(signal.reason);
-        else if (error === null) resolve({ exitCode: 0, stdout, stderr });
-        else if (typeof error.code === "number") resolve({ exitCode: error.code, stdout, stderr });
-        else reject(new RunError(`${name} ${args[0]} failed: ${error.message}`, { cause: error }));
+        if (signal?.aborted) return reject(signal.reason);
+        if (error === null) return resolve({ exitCode: 0, stdout, stderr });
+        const { code } = error;
+        if (typeof code === "number") return resolve({ exitCode: code, stdout, stderr });
+        if (String(code) === "ERR_CHILD_PROCESS_STDIO_MAXBUFFER")
+          return resolve({ exitCode: 137, stdout, stderr, cut: "output" });
+        if (error.killed && timeoutMs > 0) return resolve({ exitCode: 137, stdout, stderr, cut: "timeout" });
+        reject(new RunError(`${name} ${args[0]} failed: ${error.message}`, { cause: error }));
       });
       // A command that does not read its input closes it.
       child.stdin?.on("error", () => {});

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import { lines } from "../testing/scripted-sampler.ts";
-import { atifRows, toAtif } from "./atif.ts";
 import { atifEpisode } from "./atif.fixture.ts";
+import { atifRows, toAtif } from "./atif.ts";
 
 test("each call's tokens are at its step, results are observations, side calls are documents of their own", async () => {
   const episode = await atifEpisode();

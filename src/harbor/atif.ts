@@ -64,7 +64,12 @@ export function toAtif(episode: Episode, { agent, model }: AtifOptions = {}): At
           ...(tools === undefined ? {} : { tool_definitions: tools.map(toDefinition) }),
         },
         steps: toSteps(run),
-        extra: { reward, task_id: episode.taskId, starts: run[0]?.starts ?? null, calls: run.map((step) => steps.indexOf(step)) },
+        extra: {
+          reward,
+          task_id: episode.taskId,
+          starts: run[0]?.starts ?? null,
+          calls: run.map((step) => steps.indexOf(step)),
+        },
       };
     });
   });

@@ -17,7 +17,7 @@ export interface TrialResult {
 
 export type TrialEvent = "environment-start" | "agent-start" | "agent-end" | "verification-start";
 
-export interface TrialRequest {
+interface TrialRequest {
   /** Harbor's TrialConfig. */
   trial: Record<string, unknown>;
   /** End all processes of the agent before the verifier starts. After a time-out they always end. */

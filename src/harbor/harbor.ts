@@ -112,6 +112,6 @@ function checkAddress(gateway: GatewayAccess, environment: string, network: "bri
   throw new UserError(`an agent in ${where} cannot reach the gateway at ${hostname}`, {
     hint: isHere
       ? 'set rllm.gateway.host=0.0.0.0 rllm.gateway.port=4100 rllm.gateway.tunnel=http://host.docker.internal:4100 and rllm.sdk.proxy.admin_token; or harbor({ network: "host" }), without isolation'
-      : "set rllm.gateway.tunnel=cloudflared, ngrok, or the address of a tunnel of your own, and rllm.sdk.proxy.admin_token",
+      : "set rllm.gateway.tunnel to the address of a tunnel to the gateway, and rllm.sdk.proxy.admin_token to a secret of your own",
   });
 }

@@ -1,6 +1,19 @@
 /** Runs one Harbor trial: its folder, its container, and everything that must be removed when it ends. */
 import { randomBytes } from "node:crypto";
-import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  constants,
+  cpSync,
+  existsSync,
+  fstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parse, stringify } from "smol-toml";
@@ -46,7 +59,10 @@ function ownFolder(engine: Engine | undefined): Promise<string> {
         trials.map((name) => `${name}__`),
       );
     const own = temporaryFolder(prefix);
-    process.once("exit", () => rmSync(own, { recursive: true, force: true }));
+    // The names of trials that did not end tell the next run which containers to remove.
+    process.once("exit", () => {
+      if (listed(join(own, "trials")).length === 0) rmSync(own, { recursive: true, force: true });
+    });
     return own;
   })();
   return folder;
@@ -86,8 +102,26 @@ const overlays = {
   bridge: 'services: {main: {extra_hosts: ["host.docker.internal:host-gateway"], stop_signal: SIGKILL}}\n',
 };
 
-/** The most characters of the verifier's output that are kept. */
+/** The most bytes of the verifier's output that are kept. */
 const maxOutput = 8000;
+
+/** The agent may have made the file a link to one of this machine, or a pipe. */
+function readEnd(path: string): string {
+  try {
+    const file = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+    try {
+      const stat = fstatSync(file);
+      if (!stat.isFile()) return "";
+      const { size } = stat;
+      const bytes = Buffer.alloc(Math.min(size, maxOutput));
+      return bytes.toString("utf8", 0, readSync(file, bytes, 0, bytes.length, Math.max(0, size - maxOutput)));
+    } finally {
+      closeSync(file);
+    }
+  } catch {
+    return "";
+  }
+}
 
 /**
  * Nothing is left when it has settled: the container, its network and the trial's folder are removed.
@@ -126,20 +160,9 @@ export async function runTrial(
     },
     ...options.more,
   };
-  let verifierOutput = "";
   const bridge = await openBridge();
   const request = { trial, guard: options.guard, mounted_agent: options.mountedAgent };
-  const ended = bridge.run(
-    request,
-    {
-      event: listener.event,
-      log(phase, text) {
-        if (phase === "verification") verifierOutput = (verifierOutput + text).slice(-maxOutput);
-        listener.log(phase, text);
-      },
-    },
-    signal,
-  );
+  const ended = bridge.run(request, listener, signal);
   let cleaned: Promise<void> | undefined;
   const clean = () => {
     cleaned ??= (async () => {
@@ -151,7 +174,8 @@ export async function runTrial(
   };
   onEnd(clean);
   try {
-    return { result: await ended, verifierOutput };
+    const result = await ended;
+    return { result, verifierOutput: readEnd(join(trials, name, "verifier", "test-stdout.txt")) };
   } finally {
     await clean();
   }

@@ -34,7 +34,10 @@ from harbor.models.task.config import TaskConfig
 print(json.dumps(TaskConfig.model_json_schema()))`;
   const schema = JSON.parse(execFileSync(python, ["-c", dump], { encoding: "utf8" }));
   const keys = (name: string) => Object.keys(schema.$defs[name].properties).sort();
-  const own = (shape: object, ...older: string[]) => Object.keys(shape).filter((key) => !older.includes(key)).sort();
+  const own = (shape: object, ...older: string[]) =>
+    Object.keys(shape)
+      .filter((key) => !older.includes(key))
+      .sort();
   expect(own(taskShape, "version")).toEqual(Object.keys(schema.properties).sort());
   expect(own(taskShape.agent)).toEqual(keys("AgentConfig"));
   expect(own(taskShape.environment, "memory", "storage")).toEqual(keys("EnvironmentConfig"));

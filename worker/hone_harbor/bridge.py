@@ -12,10 +12,12 @@ import sys
 
 os.environ.setdefault("HARBOR_TELEMETRY", "0")
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-# Compose programs that are installed beside Harbor.
-os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+# podman-compose is installed beside Harbor, and called by Hone's own.
+here, installed = os.path.dirname(os.path.abspath(__file__)), os.path.dirname(sys.executable)
+os.environ["PATH"] = os.pathsep.join([os.path.join(here, "bin"), os.environ.get("PATH", "")])
+os.environ["HONE_PODMAN_COMPOSE"] = os.path.join(installed, "podman-compose")
 # Agents of Hone's own: hone_harbor.shell_agent.
-sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.dirname(here))
 
 from harbor.models.trial.config import TrialConfig  # noqa: E402
 from harbor.trial.hooks import TrialEvent  # noqa: E402
