@@ -20,6 +20,7 @@ const commands: readonly (readonly [name: string, description: string, Load])[] 
   ["traces", "List, show, import and export recorded model calls.", () => import("./commands/traces.ts")],
   ["import", "Write an experiment of a job of OpenAI's fine-tuning.", () => import("./commands/import.ts")],
   ["tasks", "Check Harbor tasks, and remove their images.", () => import("./commands/tasks.ts")],
+  ["episodes", "Write a run's episodes as rows and pairs to learn from.", () => import("./commands/episodes.ts")],
   ["config", "Print, explain and compare configurations.", () => import("./commands/config.ts")],
 ];
 

@@ -1,10 +1,6 @@
 /** Exports traces: everything, conversations for supervised fine-tuning, or tasks for a dataset. */
-import { isDeepStrictEqual } from "node:util";
-import { imagesOf, textOf } from "../../chat/images/content.ts";
-import type { ChatMessage, Content, ToolDefinition } from "../../chat/messages.ts";
-import { isStored } from "../../images/load-image.ts";
-import { imageFile, mediaFolder } from "../../images/media-store.ts";
-import { toOpenaiToolCalls } from "../apis/tools.ts";
+import type { ChatMessage } from "../../chat/messages.ts";
+import { type Conversation, conversationRows, toOpenaiMessage, toOpenaiTools } from "./conversation-rows.ts";
 import type { TraceStore } from "./open-trace-store.ts";
 import type { TraceFilter } from "./trace-reader.ts";
 import type { SessionSummary, Trace } from "./types.ts";
@@ -23,7 +19,7 @@ export function* exportTraces(store: TraceStore, form: ExportForm, filter: Trace
     const traces = store.traces(session);
     const answered = traces.filter(({ status }) => status === "ok");
     if (form === "jsonl") yield* traces.map((trace) => ({ ...traceJson(trace), reward: session.reward }));
-    else if (form === "sft") yield* conversations(answered);
+    else if (form === "sft") yield* conversationRows(answered.flatMap(toConversation));
     else if (answered.length > 0) yield toRow(session, answered);
   }
 }
@@ -35,67 +31,19 @@ export const traceJson = (trace: Trace) => ({
   logprobs: Array.from(trace.logprobs),
 });
 
-/** Leaves out calls that a later call continues, and calls with a prompt of tokens. */
-function* conversations(traces: readonly Trace[]): Generator<unknown> {
-  const whole = traces.flatMap(({ messages, tools, reply }) =>
-    Array.isArray(messages) ? [{ messages: [...messages, reply] as ChatMessage[], tools: tools as Tools }] : [],
-  );
-  for (const [index, { messages, tools }] of whole.entries()) {
-    const isContinued = whole.slice(index + 1).some((later) => continues(later.messages, messages));
-    if (isContinued) continue;
-    yield {
-      messages: messages.map(toOpenaiMessage),
-      tools: toOpenaiTools(tools),
-    };
-  }
-}
-
-/** JSON leaves out what is undefined. */
-const toOpenaiTools = (tools: Tools | undefined) =>
-  tools?.length ? tools.map((tool) => ({ type: "function", function: tool })) : undefined;
-
-type Tools = readonly ToolDefinition[] | null;
-
-const continues = (longer: readonly ChatMessage[], start: readonly ChatMessage[]) =>
-  longer.length > start.length && start.every((message, index) => sameTurn(message, longer[index]));
-
-/** Clients leave thinking out and write arguments in another way. */
-function sameTurn(left: ChatMessage, right: ChatMessage | undefined): boolean {
-  const callsOf = ({ toolCalls = [] }: ChatMessage) => toolCalls.map(({ name, arguments: given }) => [name, given]);
-  return (
-    left.role === right?.role &&
-    textOf(left.content).trim() === textOf(right.content).trim() &&
-    isDeepStrictEqual(imagesOf([left]), imagesOf([right])) &&
-    isDeepStrictEqual(callsOf(left), callsOf(right))
-  );
-}
-
-/** JSON leaves out what is undefined. */
-const toOpenaiMessage = ({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage) => ({
-  role,
-  content: toOpenaiContent(content),
-  reasoning_content: reasoning,
-  tool_calls: toolCalls && toOpenaiToolCalls(toolCalls),
-  tool_call_id: toolCallId,
-  name,
-});
-
-/** An image is its file within the run's folder. */
-const toOpenaiContent = (content: Content) =>
-  typeof content === "string"
-    ? content
-    : content.map((part) => {
-        if (part.type === "text" || !isStored(part.image)) return part;
-        return { type: "image_url", image_url: { url: `${mediaFolder}/${imageFile(part.image)}` } };
-      });
+/** None for a call with a prompt of tokens. */
+const toConversation = ({ messages, tools, reply }: Trace): Conversation[] =>
+  Array.isArray(messages)
+    ? [{ messages: [...messages, reply] as ChatMessage[], tools: tools as Conversation["tools"] }]
+    : [];
 
 function toRow({ session, taskId, reward, correct }: SessionSummary, traces: readonly Trace[]) {
   const prompt = traces[0]?.messages as ChatMessage[] | null | undefined;
   const reply = traces.at(-1)?.reply as ChatMessage | string | null | undefined;
   return {
     id: taskId ?? session,
-    messages: prompt?.map(toOpenaiMessage) ?? null,
-    tools: toOpenaiTools(traces[0]?.tools as Tools | undefined),
+    messages: prompt?.map((message) => toOpenaiMessage(message)) ?? null,
+    tools: toOpenaiTools((traces[0]?.tools ?? null) as Conversation["tools"]),
     reply: typeof reply === "string" ? reply : (reply?.content ?? null),
     reward,
     correct,
