@@ -67,11 +67,9 @@ export async function train<Row>(experiment: Experiment<Row>, options: TrainOpti
 async function startingFrom({ from, ...options }: TrainOptions): Promise<TrainOptions> {
   if (from === undefined) return options;
   const { folder, config } = await openCheckpoint(from);
-  const { name, lora_rank, lora_alpha, train_attn, train_mlp, train_unembed, train_vision, processor } = config.model;
-  const model = { name, lora_rank, lora_alpha, train_attn, train_mlp, train_unembed, train_vision, processor };
   const settings = [
     ["training.start_from", folder],
-    ...Object.entries(model).map(([key, value]) => [`model.${key}`, value]),
+    ...Object.entries(config.model).map(([key, value]) => [`model.${key}`, value]),
   ].map(([key, value]) => `${key}=${JSON.stringify(value)}`);
   return { ...options, overrides: [...settings, ...(options.overrides ?? [])] };
 }

@@ -8,6 +8,7 @@ import { moreLossFamilies } from "./more-losses.ts";
 import { offPolicyFamilies } from "./off-policy.ts";
 import { rewardFamilies } from "./rewards.ts";
 import { scheduleFamilies } from "./schedules.ts";
+import { supervisedFamilies } from "./supervised.ts";
 import { trajectoryFamilies } from "./trajectories.ts";
 import { valueFamilies } from "./values.ts";
 
@@ -20,6 +21,7 @@ export const families: Families = {
   ...valueFamilies,
   ...offPolicyFamilies,
   ...scheduleFamilies,
+  ...supervisedFamilies,
   ...trajectoryFamilies,
   ...distillationFamilies,
 };
