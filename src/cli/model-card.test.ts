@@ -16,7 +16,7 @@ const validations: StepMetrics[] = [0, 40].map((step) => ({
 }));
 const facts = (changes: Partial<CardFacts>): CardFacts => ({
   ...{ as: "adapter", base: baseModel("smollm2-135m-instruct") },
-  ...{ readsImages: false, step: 40, config, steps, validations },
+  ...{ readsImages: false, step: 40, config, steps, validations, ancestors: [] },
   ...changes,
 });
 
@@ -54,4 +54,14 @@ it("an export leaves out what is unknown", () => {
   const card = modelCard(facts({ as: "merged", config: own, base: {}, steps: [], validations: [] }));
   expect(card).not.toMatch(/base_model|Rewards|Adapter|peft|undefined|null|NaN/);
   expect(card).toContain("# own, trained by reinforcement learning");
+});
+
+it("the card of a chain names the runs that it was made from", () => {
+  const rows = composeConfig({ input: { training: { source: "rows" }, data: { train_files: "data/good.jsonl" } } });
+  const card = modelCard(facts({ ancestors: [{ config: rows.config, step: 12 }] }));
+  expect(card).toContain("tags: [lora, sft, reinforcement-learning]");
+  expect(card).toContain(
+    "1. `default`: fine-tuned on examples (`good.jsonl`), 12 steps\n2. `default`: trained by reinforcement",
+  );
+  expect(modelCard(facts({ config: rows.config }))).toContain("| loss | `nll`, token-mean |");
 });

@@ -17,7 +17,22 @@ export interface CardFacts {
   /** Metrics of the run up to `step`, oldest first; empty if the run folder is missing. */
   steps: readonly StepMetrics[];
   validations: readonly StepMetrics[];
+  /** The runs whose weights it started from, the first run first. */
+  ancestors: readonly Ancestor[];
 }
+
+/** A run that another one started from, up to the checkpoint that it started from. */
+export interface Ancestor {
+  config: Config;
+  step: number;
+}
+
+/** By `training.source`. */
+const kinds = {
+  rollouts: { done: "trained by reinforcement learning", tag: "reinforcement-learning" },
+  rows: { done: "fine-tuned on examples", tag: "sft" },
+  pairs: { done: "trained on preferences", tag: "dpo" },
+} as const;
 
 export function modelCard(facts: CardFacts): string {
   const { as, base, readsImages, config, step } = facts;
@@ -29,10 +44,10 @@ export function modelCard(facts: CardFacts): string {
   return `---
 ${base.id === undefined ? "" : `base_model: ${base.id}\n`}library_name: ${isAdapter ? "peft" : "transformers"}
 pipeline_tag: ${readsImages ? "image-text-to-text" : "text-generation"}
-tags: [${isAdapter ? "lora, " : ""}reinforcement-learning]
+tags: [${[...(isAdapter ? ["lora"] : []), ...tagsOf(facts)].join(", ")}]
 ---
 
-# ${name}, trained by reinforcement learning
+# ${name}, ${kinds[config.training.source].done}
 
 ${isAdapter ? "A LoRA adapter (PEFT)" : "A full model"} made with Hone from \`${name}\`, after ${step} training steps.
 ${difference ? `\n${difference}\n` : ""}
@@ -43,11 +58,26 @@ ${isAdapter ? loadAdapter(base.id ?? model, readsImages) : loadMerged(readsImage
 \`\`\`
 
 ## Training
-
+${madeFrom(facts)}
 | setting | value |
 |---|---|
 ${settings(config)}
 ${rewards(facts)}`;
+}
+
+const tagsOf = ({ ancestors, config }: CardFacts) => [
+  ...new Set([...ancestors.map((one) => one.config), config].map(({ training }) => kinds[training.source].tag)),
+];
+
+/** The chain of runs, one line each; empty if it started from the base model. */
+function madeFrom({ ancestors, config, step }: CardFacts): string {
+  if (ancestors.length === 0) return "";
+  const lines = [...ancestors, { config, step }].map(({ config: { training, data, rllm }, step: steps }, index) => {
+    const files = training.source === "rollouts" ? [] : [data.train_files ?? []].flat();
+    const on = files.length === 0 ? "" : ` (${files.map((file) => `\`${basename(file)}\``).join(", ")})`;
+    return `${index + 1}. \`${rllm.trainer.experiment_name}\`: ${kinds[training.source].done}${on}, ${steps} steps`;
+  });
+  return `\nThe weights were trained in ${lines.length} runs, each from those of the run before:\n\n${lines.join("\n")}\n`;
 }
 
 const classOf = (readsImages: boolean) => (readsImages ? "AutoModelForImageTextToText" : "AutoModelForCausalLM");
@@ -72,24 +102,34 @@ const loadMerged = (readsImages: boolean) => `from transformers import ${classOf
 model = ${classOf(readsImages)}.from_pretrained("path/to/this/folder")
 ${loadReader(readsImages)}`;
 
-function settings({ model, training, data, rllm, rollout_engine }: Config): string {
+function settings({ model, training, data, rllm, rollout_engine, sft, dpo }: Config): string {
   const parts = loraTargets.filter((part) => model[`train_${part}`]);
   const lora = `LoRA, rank ${model.lora_rank}, alpha ${model.lora_alpha}, on ${parts.join(", ")}`;
   const { temperature, max_tokens } = rllm.rollout.train;
   const { loss_fn: loss, adv_estimator: estimator } = rllm.algorithm;
   const renderer = rollout_engine.renderer_name;
+  const bySource = {
+    rollouts: [
+      ["advantage estimator", `\`${estimator}\``],
+      ["loss", loss && `\`${loss}\``],
+      ["rollouts per task", rllm.rollout.n],
+      ["sampling", `temperature ${temperature}, at most ${max_tokens} tokens per reply`],
+    ],
+    rows: [
+      ["loss", `\`${sft.loss_type}\`, ${sft.reduction}`],
+      ["learned parts", `\`${sft.train_on}\``],
+    ],
+    pairs: [["loss", `\`${dpo.loss_type}\`, beta ${dpo.beta}`]],
+  }[training.source];
   const rows = [
     ["trained weights", model.lora_rank === 0 ? "all" : lora],
-    ["advantage estimator", `\`${estimator}\``],
-    ["loss", loss && `\`${loss}\``],
+    ...bySource,
     ["learning rate", `${formatRate(training.learning_rate)}, ${training.lr_schedule}`],
-    ["tasks per step", data.train_batch_size],
-    ["rollouts per task", rllm.rollout.n],
-    ["sampling", `temperature ${temperature}, at most ${max_tokens} tokens per reply`],
+    [`${training.source === "rollouts" ? "tasks" : training.source} per step`, data.train_batch_size],
     ["chat format", renderer && `\`rollout_engine.renderer_name=${renderer}\``],
     ["seed", rllm.trainer.seed],
   ];
-  return rows.flatMap(([label, value]) => (value === null ? [] : [`| ${label} | ${value} |`])).join("\n");
+  return rows.flatMap(([label, value = null]) => (value === null ? [] : [`| ${label} | ${value} |`])).join("\n");
 }
 
 const shownSteps = 10;

@@ -186,7 +186,7 @@ describe("YAML files", () => {
         "f.yaml:2:3: unknown key training.epps; did you mean training.eps?",
         "f.yaml:3:3: training.beta1 expects number >= 0 and < 1, got 2",
         "f.yaml:4:1: unknown key modell; did you mean model?",
-        "a=1: unknown key a; the configuration has tinker_base_url, fuse_forward_backward_and_optim_step, rllm, model, training, validation, sampling, rollout_engine, data, distillation, local",
+        "a=1: unknown key a; the configuration has tinker_base_url, fuse_forward_backward_and_optim_step, rllm, model, training, sft, dpo, validation, sampling, rollout_engine, data, distillation, local",
       ].join("\n  "),
     );
     const many = yaml(Array.from({ length: 40 }, (_, index) => `key${index}: 1\n`).join(""));

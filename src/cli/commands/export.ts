@@ -5,11 +5,12 @@ import { type Command, Option } from "commander";
 import type { Learner } from "../../backends/engine.ts";
 import { baseModel } from "../../backends/local/models.ts";
 import { adapterSpec, openEngine } from "../../backends/registry/open-engine.ts";
+import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { removeLeftovers, temporaryName } from "../../files/temporary-names.ts";
 import { readMetrics } from "../../tracking/run-folder/metrics-file.ts";
 import { type OpenCheckpoint, openCheckpoint } from "../../trainer/checkpoints/open-checkpoint.ts";
-import { modelCard } from "../model-card.ts";
+import { type Ancestor, modelCard } from "../model-card.ts";
 import { checkpointNames } from "../options.ts";
 import { showStatus } from "../show-status.ts";
 
@@ -74,12 +75,20 @@ async function exportWhole(folder: string, as: Form, learner: Learner, model: st
     const run = dirname(dirname(checkpoint.folder));
     const until = (kind: "step" | "validation") => readMetrics(run, kind).filter((one) => one.step <= step);
     const readsImages = hasVisionPart(model);
-    const facts = { as, base, readsImages, config, step, steps: until("step"), validations: until("validation") };
+    const history = { steps: until("step"), validations: until("validation") };
+    const facts = { as, base, readsImages, config, step, ...history, ancestors: await ancestorsOf(config) };
     writeFileSync(join(partial, "README.md"), modelCard(facts));
     renameSync(partial, folder);
   } finally {
     rmSync(partial, { recursive: true, force: true });
   }
+}
+
+/** The runs that this one was made from, as far as their folders still exist. */
+async function ancestorsOf({ training: { start_from: from } }: Config): Promise<Ancestor[]> {
+  if (from === null || !existsSync(from)) return [];
+  const { config, step } = await openCheckpoint(from);
+  return [...(await ancestorsOf(config)), { config, step }];
 }
 
 const tokenizerFile =

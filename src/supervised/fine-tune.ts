@@ -1,17 +1,16 @@
-/** Supervised fine-tuning: a model learns given replies, for example before reinforcement learning. */
+/** Fine-tuning of a local model in one call, without a run folder: a model learns given replies, for example to be trained next. */
 import { existsSync } from "node:fs";
 import { learningRate } from "../algorithms/schedules/learning-rate.ts";
-import type { Loss } from "../algorithms/types.ts";
+import { likelihoodLoss } from "../algorithms/supervised/likelihood-loss.ts";
 import type { AdapterSpec } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
 import { loadChat } from "../chat/chat.ts";
-import { textOf } from "../chat/images/content.ts";
-import { renderWithImages } from "../chat/images/prepare-images.ts";
 import type { ChatMessage } from "../chat/messages.ts";
 import type { Dataset } from "../data/types.ts";
 import { UserError } from "../errors.ts";
 import { visionOf } from "../rollout/vision.ts";
-import type { Sequence } from "../trajectories/types.ts";
+import { type GivenRow, ofRow, toLesson } from "./given-rows.ts";
+import { rowSteps } from "./row-steps.ts";
 
 export interface FineTuneOptions {
   /** An alias, a Hugging Face directory, a .gguf file or a hub id. */
@@ -49,22 +48,22 @@ export async function fineTune(options: FineTuneOptions): Promise<void> {
     const vision = visionOf(engine);
     const { learner } = await engine.createPolicy({ adapter: adapterOf(options) });
 
-    const toSequence = async (index: number): Promise<Sequence> => {
-      const { row, origin } = data.task(index);
-      const last = row.at(-1);
-      if (last?.role !== "assistant") throw new UserError(`${origin}: the last message is not the assistant's`);
-      const prompt = await renderWithImages(chat, vision, row.slice(0, -1));
-      const reply = chat.encode(textOf(last.content) + (chat.turnEnd ?? ""));
-      const tokens = Int32Array.from([...prompt.tokens, ...reply]);
-      const trained = new Uint8Array(tokens.length - 1).fill(1, prompt.tokens.length - 1);
-      return { tokens, trained, media: prompt.media };
+    const give = (index: number): Promise<GivenRow> => {
+      const task = data.task(index);
+      return ofRow(task, async () => {
+        if (task.row.at(-1)?.role !== "assistant") throw new UserError("the last message is not the assistant's");
+        const example = { kind: "chat", messages: task.row, tools: [] } as const;
+        const steps = await rowSteps(example, { chat, vision }, "last_assistant_message");
+        return { task, trajectories: [{ role: "row", steps }], cut: 0, dropped: 0 };
+      });
     };
 
     for (let step = 1; step <= steps; step++) {
       const first = (step - 1) * batchSize;
       const count = Math.min(batchSize, data.size - first);
-      const batch = await Promise.all(Array.from({ length: count }, (_, index) => toSequence(first + index)));
-      const { loss } = await learner.forwardBackward(batch, crossEntropy(batch));
+      const rows = await Promise.all(Array.from({ length: count }, (_, index) => give(first + index)));
+      const { batch } = toLesson(rows, 0, engine.model.maxLength);
+      const { loss } = await learner.forwardBackward(batch.sequences, likelihoodLoss(batch, mean));
       const rate = learningRate(step, steps, { schedule: "constant", warmupRatio: 0.1, base: options.learningRate });
       await learner.optimStep({ ...adam, learningRate: rate });
       if (onStep?.({ step, steps, loss }) === false) break;
@@ -75,24 +74,11 @@ export async function fineTune(options: FineTuneOptions): Promise<void> {
   }
 }
 
+const mean = { reduction: "token-mean", lossType: "nll" } as const;
 const adam = { beta1: 0.9, beta2: 0.95, eps: 1e-8, weightDecay: 0, maxGradNorm: 1 };
 
 function adapterOf({ loraRank: rank = 32, trainVision }: FineTuneOptions): AdapterSpec {
   const vision = trainVision ? ({ trainVision: true } as const) : {};
   if (rank === 0) return { kind: "full", ...vision };
   return { kind: "lora", rank, alpha: rank, targets: ["attn", "mlp"], seed: 0, ...vision };
-}
-
-/** The mean over all trained tokens of the batch. */
-function crossEntropy(batch: readonly Sequence[]): Loss {
-  const count = batch.reduce((sum, { trained }) => sum + trained.reduce((ones, one) => ones + one, 0), 0);
-  return {
-    name: "cross_entropy",
-    outputs: {},
-    evaluate: ({ logprobs }) => ({
-      loss: logprobs.reduce((sum, logprob) => sum - logprob / count, 0),
-      gradient: { logprobs: new Float32Array(logprobs.length).fill(-1 / count) },
-      metrics: {},
-    }),
-  };
 }
