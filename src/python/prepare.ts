@@ -34,6 +34,15 @@ export async function preparePackage(name: string): Promise<string> {
 }
 
 /**
+ * Installs another version of transformers than the locked one.
+ * @returns the folder, for the beginning of PYTHONPATH
+ * @throws UserError if the user can install what is missing; RunError if the set-up fails
+ */
+export async function prepareTransformers(version: string): Promise<string> {
+  return (await runSetup<{ directory: string }>("transformers", version)).directory;
+}
+
+/**
  * Prepares the separate environment that `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON`, `HONE_VERL_PYTHON` or
  * `HONE_HARBOR_PYTHON` selects an existing one.
  * @returns its Python executable

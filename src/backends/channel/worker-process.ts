@@ -9,7 +9,7 @@ import type { EngineDied } from "../engine-died.ts";
 export interface WorkerOptions {
   /** The Python executable. */
   python: string;
-  /** A folder with further packages. */
+  /** Folders with further packages, as in PYTHONPATH. */
   packages?: string | undefined;
   /** A package of `worker/`. */
   module: "hone_worker" | "hone_sharded" | "hone_verl";

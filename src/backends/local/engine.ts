@@ -1,10 +1,10 @@
 /** Opens the local engine: prepares Python and the model, and starts the worker. */
 
-import { join } from "node:path";
+import { delimiter, join } from "node:path";
 import { concatenate } from "../../concatenate.ts";
 import { RunError } from "../../errors.ts";
 import { memoryStore } from "../../images/media-store.ts";
-import { preparePackage, preparePython } from "../../python/prepare.ts";
+import { preparePackage, preparePython, prepareTransformers } from "../../python/prepare.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import { type Connection, connect } from "../channel/connection.ts";
 import { workerImages } from "../channel/media.ts";
@@ -118,11 +118,12 @@ export async function openWorker(
   const threads = threadCount(options.threads ?? 0, Math.max(1, Math.floor(usableCores() / processes)), process.env);
   const needsDeepSpeed = processes > 1 && options.sharding?.startsWith("zero");
   const optimizer = options.optimizer ?? "adamw";
-  const packages = needsDeepSpeed
-    ? await preparePackage("deepspeed")
-    : optimizer === "adamw_8bit"
-      ? await preparePackage("bitsandbytes")
-      : undefined;
+  const more = needsDeepSpeed ? "deepspeed" : optimizer === "adamw_8bit" ? "bitsandbytes" : undefined;
+  const folders = [
+    ...(options.transformers === undefined ? [] : [await prepareTransformers(options.transformers)]),
+    ...(more === undefined ? [] : [await preparePackage(more)]),
+  ];
+  const packages = folders.join(delimiter) || undefined;
 
   status("starting the worker");
   const worker = await startLocalWorker({ python, packages, threads, processes, logFile: options.logFile });

@@ -42,6 +42,8 @@ export interface LocalEngineOptions {
   offloadOptimizer?: boolean;
   /** Ranks that share each sequence; default 1. */
   sequenceParallel?: number;
+  /** Another version of transformers than the locked one. */
+  transformers?: string;
   /** Keep the experts that training chose first for a sequence, until the next publish. */
   routerReplay?: boolean;
   /** The weight of transformers' auxiliary loss for mixtures of experts. */
@@ -74,6 +76,7 @@ export function localEngineOptions(
     microBatchTokens: local.micro_batch_tokens,
     gradientCheckpointing: local.gradient_checkpointing,
     optimizer: config.training.optimizer,
+    ...(local.transformers === null ? {} : { transformers: local.transformers }),
     routerReplay: rllm.algorithm.router_replay === "R2",
     routerAuxLoss: local.router_aux_loss,
     processes: trainingProcesses(config),

@@ -7,7 +7,7 @@ import { threadEnvironment, usableCores } from "./cores.ts";
 interface LocalWorkerOptions {
   /** The Python executable. */
   python: string;
-  /** A folder with further packages. */
+  /** Folders with further packages, as in PYTHONPATH. */
   packages?: string | undefined;
   /** Threads of the tensor library; 0 is one per core. */
   threads: number;

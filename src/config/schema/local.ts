@@ -16,11 +16,12 @@ export const local = section({
     .describe(
       "Tokens per forward-backward pass of a process; 0 chooses by available memory. A single process halves it after an out-of-memory error.",
     ),
-  gradient_checkpointing: z
-    .union([z.enum(["auto"]), z.boolean()])
-    .default("auto")
+  transformers: text
+    .regex(/^\d+\.\d+\.\d+$/, "must be a version such as 5.24.0")
+    .nullable()
+    .default(null)
     .describe(
-      "Recompute activations in the backward pass to save memory; auto does if training would not fit otherwise (never with several processes).",
+      "Version of transformers for models that are newer than the locked version, installed on first use without hashes; null uses the locked one.",
     ),
   router_aux_loss: z
     .number()
@@ -28,6 +29,12 @@ export const local = section({
     .default(0)
     .describe(
       "Weight of transformers' auxiliary loss that balances the experts of a mixture, averaged over the tokens of a batch.",
+    ),
+  gradient_checkpointing: z
+    .union([z.enum(["auto"]), z.boolean()])
+    .default("auto")
+    .describe(
+      "Recompute activations in the backward pass to save memory; auto does if training would not fit otherwise (never with several processes).",
     ),
   chunk_size: positive
     .default(256)

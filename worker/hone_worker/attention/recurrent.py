@@ -18,6 +18,8 @@ _MOST_PADDED = 1.5
 """A batch accepts another row only while it has at most this many places per token."""
 
 _STATE_METHODS = {"update_conv_state", "update_recurrent_state", "set_linear_cache"}
+_CACHES = ("cache_params", "past_key_values", "cache")
+"""Names of the argument that takes the state, in versions of transformers."""
 _ROW_ARGUMENTS = ("position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k")
 """Arguments that describe the packed row, not the sequences that a layer now gets."""
 
@@ -91,13 +93,13 @@ class RecurrentContext(AttentionContext, Protocol):
 class Mixer:
     """One such layer. During a forward of a packed row, the context calls it for each sequence."""
 
-    def __init__(self, name: str, module: nn.Module):
+    def __init__(self, name: str, module: nn.Module, cache: str):
+        """`cache`: the argument of the module's forward that takes its state."""
         self.name = name
         self.continues = True
         """Whether the layer reads several tokens after a state. Otherwise a row repeats the prompt for each branch, in this layer."""
         self._forward = module.forward
-        accepted = inspect.signature(self._forward).parameters
-        self._cache = next(name for name in ("cache_params", "past_key_values") if name in accepted)
+        self._cache = cache
         module.forward = self._in_row
 
     def _in_row(self, *inputs: Any, **arguments: Any) -> Any:
@@ -125,8 +127,9 @@ def find_mixers(body: nn.Module) -> list[Mixer]:
     for name, module in body.named_modules():
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
         called = set(code.co_names) if code else set()
-        if called & _STATE_METHODS and "update" not in called:
-            found.append(Mixer(name, module))
+        cache = next((name for name in _CACHES if name in inspect.signature(module.forward).parameters), None)
+        if called & _STATE_METHODS and "update" not in called and cache is not None:
+            found.append(Mixer(name, module, cache))
     return found
 
 
