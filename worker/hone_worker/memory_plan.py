@@ -203,6 +203,7 @@ class _ShapeModel(LanguageModel):
         self.decoder = self.module.get_decoder() if reads_images(config) else self.module
         self.decoder.set_attn_implementation(NAME)
         self.installed, self.vision, self.vision_groups, self.groups, self.mixers = None, None, [], [], find_mixers(self.decoder)
+        self.balances, self.balance = False, None
         if self.mixers:
             raise NotImplementedError("recurrent layers")
         self.attention, self.plain_head = "packed", not getattr(self.config, "final_logit_softcapping", None)
