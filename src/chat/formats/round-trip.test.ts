@@ -37,7 +37,8 @@ function python(value: unknown): string {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
   if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
-  if (typeof value === "object") return `{${Object.entries(value).map(([key, part]) => `${json(key)}: ${python(part)}`)}}`;
+  if (typeof value === "object")
+    return `{${Object.entries(value).map(([key, part]) => `${json(key)}: ${python(part)}`)}}`;
   return json(value).replaceAll("\\/", "/");
 }
 const pythonCalls = (calls: Call[]) =>
@@ -54,7 +55,10 @@ function gemma(value: unknown): string {
 const write: Record<keyof typeof formats, (calls: Call[]) => string> = {
   gpt_oss: (calls) =>
     calls
-      .map((call) => `<|channel|>commentary to=functions.${call.name} <|constrain|>json<|message|>${json(call.arguments)}<|call|>`)
+      .map(
+        (call) =>
+          `<|channel|>commentary to=functions.${call.name} <|constrain|>json<|message|>${json(call.arguments)}<|call|>`,
+      )
       .join("<|start|>assistant"),
   gemma4: (calls) => calls.map((call) => `<|tool_call>call:${call.name}${gemma(call.arguments)}<tool_call|>`).join(""),
   minimax_m2: (calls) => `<minimax:tool_call>\n${invokes("", false)(calls)}</minimax:tool_call>`,
@@ -67,7 +71,9 @@ const write: Record<keyof typeof formats, (calls: Call[]) => string> = {
   glm: (calls) =>
     calls
       .map((call) => {
-        const given = entries(call).map(([key, value]) => `<arg_key>${key}</arg_key>\n<arg_value>${untyped(value)}</arg_value>\n`);
+        const given = entries(call).map(
+          ([key, value]) => `<arg_key>${key}</arg_key>\n<arg_value>${untyped(value)}</arg_value>\n`,
+        );
         return `<tool_call>${call.name}\n${given.join("")}</tool_call>`;
       })
       .join("\n"),
@@ -120,21 +126,45 @@ describe.each(Object.entries<ReplyFormat>(formats))("%s", (name, format) => {
 
   test("half a reply loses no text", () => {
     fc.assert(
-      fc.property(fc.array(call, { minLength: 1, maxLength: 2 }), fc.double({ min: 0, max: 1, noNaN: true }), (calls, part) => {
-        const text = written(calls);
-        const half = text.slice(0, Math.floor(text.length * part));
-        const { toolCalls, content, reasoning } = read(half);
-        if (toolCalls.length === 0 && reasoning === undefined) expect(content.trim()).toBe(half.trim());
-        expect(toolCalls.length).toBeLessThanOrEqual(calls.length);
-      }),
+      fc.property(
+        fc.array(call, { minLength: 1, maxLength: 2 }),
+        fc.double({ min: 0, max: 1, noNaN: true }),
+        (calls, part) => {
+          const text = written(calls);
+          const half = text.slice(0, Math.floor(text.length * part));
+          const { toolCalls, content, reasoning } = read(half);
+          if (toolCalls.length === 0 && reasoning === undefined) expect(content.trim()).toBe(half.trim());
+          expect(toolCalls.length).toBeLessThanOrEqual(calls.length);
+        },
+      ),
       { numRuns: 60, seed: 5 },
     );
   });
 
   test("long hostile replies take linear time", () => {
-    const marks = [...(format.calls?.starts ?? []), format.thinking?.open ?? "", format.thinking?.close ?? "", ...(format.ends ?? [])];
+    const marks = [
+      ...(format.calls?.starts ?? []),
+      format.thinking?.open ?? "",
+      format.thinking?.close ?? "",
+      ...(format.ends ?? []),
+    ];
     const one = written([{ name: "find", arguments: { text: "a" } }]);
-    const pieces = [...marks, one, one.slice(0, -3), one.slice(3), "{", '{"a":', "[", "f(", "<parameter=", "<arg_key>", " ", "\\", "'", '"'];
+    const pieces = [
+      ...marks,
+      one,
+      one.slice(0, -3),
+      one.slice(3),
+      "{",
+      '{"a":',
+      "[",
+      "f(",
+      "<parameter=",
+      "<arg_key>",
+      " ",
+      "\\",
+      "'",
+      '"',
+    ];
     for (const piece of pieces.filter((each) => each !== "")) {
       const measure = (size: number) => {
         const text = piece.repeat(Math.ceil(size / piece.length));

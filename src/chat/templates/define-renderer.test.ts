@@ -4,8 +4,8 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
 import { importModule } from "../../import-module.ts";
+import { removeFolder } from "../../temporary-folder.fixture.ts";
 import { openChat } from "../chat.ts";
 import { defineRenderer } from "./define-renderer.ts";
 
