@@ -49,7 +49,11 @@ describe.each(played.map((model) => [model.name, model] as const))("%s", (_name,
 
   test("a streamed reply is the parsed reply", () => {
     const chat = open(true);
-    for (const reply of replies) {
+    const { open: opens = "", close = "" } = chat.format.thinking ?? {};
+    for (const [at, reply] of replies.entries()) {
+      const { text } = script[at]!;
+      // Thinking that only ends was sent as text before its end arrived.
+      if (chat.thinkingOf({ tools }) === "possible" && !text.includes(opens) && text.includes(close)) continue;
       const stream = replyStream(chat, { options: { tools } });
       const pieces = [...reply].map((token) => stream.push(token));
       const parsed = chat.parse(reply, { tools });
