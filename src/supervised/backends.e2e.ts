@@ -4,6 +4,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { beforeAll, expect, it } from "vitest";
+import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
@@ -69,16 +70,21 @@ async function losses(
   return metrics.map((line) => JSON.parse(line)["actor/loss"] as number);
 }
 
-it.each(["sft", "dpo"] as const)("%s gives the same losses through a Tinker service", async (command) => {
-  const local = await losses(command, `${command}-local`);
-  expect(local).toHaveLength(6);
-  expect(local.at(-1)!).toBeLessThan(local[0]!);
-  const tinker = await losses(command, `${command}-tinker`, ["rllm/backend=tinker"]);
-  for (const [step, loss] of tinker.entries()) expect(Math.abs(loss - local[step]!)).toBeLessThan(2e-4);
-});
+let whole: number[];
+
+it.each(nightly ? (["sft", "dpo"] as const) : (["sft"] as const))(
+  "%s gives the same losses through a Tinker service",
+  async (command) => {
+    const local = await losses(command, `${command}-local`);
+    expect(local).toHaveLength(6);
+    if (command === "sft") whole = local;
+    expect(local.at(-1)!).toBeLessThan(local[0]!);
+    const tinker = await losses(command, `${command}-tinker`, ["rllm/backend=tinker"]);
+    for (const [step, loss] of tinker.entries()) expect(Math.abs(loss - local[step]!)).toBeLessThan(2e-4);
+  },
+);
 
 it("sft, killed and started again, gives the losses of an uninterrupted run", async () => {
-  const whole = await losses("sft", "whole");
   await losses("sft", "killed", [], "step 4/6");
   await hone(["sft", "--resume", join(root, "killed")]);
   const metrics = readFileSync(join(root, "killed", "metrics.jsonl"), "utf8")
