@@ -14,7 +14,9 @@ export function requireSameVocabulary(model: TokenizerModel, other: TokenizerMod
     if (here === there) continue;
     throw new UserError(
       `${other.name} has a different vocabulary from ${model.name}: token ${id} is ${shown(there)} instead of ${shown(here)}`,
-      { hint: "a critic, reference or teacher reads the tokens of the run's own model, so it needs the same tokenizer" },
+      {
+        hint: "a critic, reference or teacher reads the tokens of the run's own model, so it needs the same tokenizer",
+      },
     );
   }
 }

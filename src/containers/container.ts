@@ -1,4 +1,5 @@
 /** A container as a sandbox for workflows: commands and files of an untrusted program. */
+import { spawnSync } from "node:child_process";
 import { posix } from "node:path";
 import { RunError, UserError } from "../errors.ts";
 import { isOwnerGone, ownerMark } from "../files/temporary-names.ts";
@@ -82,6 +83,7 @@ export function container(options: ContainerOptions) {
 
 let cleaned: Promise<void> | undefined;
 const running = new Map<string, Engine>();
+let closes = false;
 
 /** Removes the containers of killed processes. */
 async function removeLeft(engine: Engine): Promise<void> {
@@ -142,7 +144,8 @@ const flagsOf = (env: Readonly<Record<string, string>>) =>
 
 function opened(engine: Engine, image: string, id: string): Container {
   let over: string | undefined;
-  if (running.size === 0) process.once("beforeExit", closeAll);
+  if (!closes) process.once("exit", closeAll);
+  closes = true;
   running.set(id, engine);
   const remove = async (): Promise<void> => {
     running.delete(id);
@@ -186,9 +189,7 @@ function opened(engine: Engine, image: string, id: string): Container {
   };
 }
 
-/** Of containers that were started before they were needed, and those that no rollout closed. */
-async function closeAll(): Promise<void> {
-  const left = [...running];
-  running.clear();
-  for (const [id, engine] of left) await engine.run(["rm", "-f", "-v", id]);
+/** Containers that were started before they were needed, and those that no rollout closed. */
+function closeAll(): void {
+  for (const [id, { name }] of running) spawnSync(name, ["rm", "-f", "-v", id]);
 }

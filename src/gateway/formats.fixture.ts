@@ -6,7 +6,6 @@ import type { ChatMessage, ToolDefinition } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 import { testGateway } from "./open-gateway.fixture.ts";
 
-
 const toolResult = '{"found": "Bahnhofstrasse 1"}';
 
 export interface Played {

@@ -2,6 +2,7 @@
 import { describe, expect, test, vi } from "vitest";
 import { formatOf, recorded, recordedChat, replay, tokenizerOf } from "../chat/formats/recorded.fixture.ts";
 import { checkTemplate } from "../chat/templates/check-template.ts";
+import { replyStream } from "./calls/stream-reply.ts";
 import { playConversation, scriptedReplies } from "./formats.fixture.ts";
 
 const { tools } = recorded;
@@ -29,7 +30,9 @@ describe.each(played.map((model) => [model.name, model] as const))("%s", (_name,
     for (const [at, turn] of later.entries()) startsWith(turn.prompt, [...turns[at]!.prompt, ...turns[at]!.sampled]);
     // The client gets what the model wrote.
     const { message } = script[0]!;
-    const calls = answers[0]!.tool_calls?.map((each) => each.type === "function" && JSON.parse(each.function.arguments));
+    const calls = answers[0]!.tool_calls?.map(
+      (each) => each.type === "function" && JSON.parse(each.function.arguments),
+    );
     expect(calls).toEqual(message?.calls?.map((each) => each.arguments));
     expect((answers[0] as { reasoning_content?: string }).reasoning_content || undefined).toBe(message?.reasoning);
   });
@@ -41,6 +44,24 @@ describe.each(played.map((model) => [model.name, model] as const))("%s", (_name,
       if (turn.starts === undefined) startsWith(turn.prompt, [...turns[at - 1]!.prompt, ...turns[at - 1]!.sampled]);
       else expect(turn.prompt).toEqual([...chat.render(turn.messages, { tools })]);
       expect(turn.starts ?? "reasoning_dropped").toBe(at === 0 ? "new_conversation" : "reasoning_dropped");
+    }
+  });
+
+  test("a streamed reply is the parsed reply", () => {
+    const chat = open(true);
+    const { open: opens = "", close = "" } = chat.format.thinking ?? {};
+    for (const [at, reply] of replies.entries()) {
+      const { text } = script[at]!;
+      // Thinking that only ends was sent as text before its end arrived.
+      if (chat.thinkingOf({ tools }) === "possible" && !text.includes(opens) && text.includes(close)) continue;
+      const stream = replyStream(chat, { options: { tools } });
+      const pieces = [...reply].map((token) => stream.push(token));
+      const parsed = chat.parse(reply, { tools });
+      const all = [...pieces, stream.end(parsed)];
+      expect(all.map(({ reasoning }) => reasoning).join("")).toBe(parsed.reasoning ?? "");
+      expect(all.map(({ content }) => content).join("")).toBe(parsed.content);
+      // Thinking is not held back until the end.
+      if (parsed.reasoning) expect(pieces.some(({ reasoning }) => reasoning !== "")).toBe(true);
     }
   });
 

@@ -58,6 +58,11 @@ export function harbor(options: HarborOptions): Workflow<HarborTask> {
   const path = [...(program?.path ?? []).map((each) => `${programFolder}/${each}`), systemPath].join(":");
   return async ({ row }, { gateway, signal, stage, tearDown, log }) => {
     stage("set-up");
+    if (typeof row.path !== "string") {
+      throw new UserError("the row has no path of a task's folder", {
+        hint: 'make the dataset with harborTasks("./tasks")',
+      });
+    }
     const environment = options.environment ?? (await findEngine()).name;
     const separates = !withoutTools && !withoutModel && !trainSideCalls;
     if (!withoutModel) checkAddress(gateway, environment, network, (await engineOf(environment)) !== undefined);

@@ -184,11 +184,11 @@ async function askAnthropic(
   const message: TextMessage = {
     role: "assistant",
     content: of("text")
-      .map(({ text }) => String(text))
+      .map(({ text }) => (typeof text === "string" ? text : ""))
       .join(""),
   };
   const reasoning = of("thinking")
-    .map(({ thinking }) => String(thinking))
+    .map(({ thinking }) => (typeof thinking === "string" ? thinking : ""))
     .join("\n");
   if (reasoning !== "") message.reasoning = reasoning;
   const calls = of("tool_use").map(({ id, name, input }) => toCall(id, name, input));
@@ -220,7 +220,12 @@ function toAnthropicMessages(messages: readonly TextMessage[]) {
 /** Arguments that are not a JSON object stay as the model wrote them: the agent sees a malformed call. */
 function toCall(id: unknown, name: unknown, given: unknown): ToolCall {
   const text = typeof given === "string" ? given : JSON.stringify(given ?? {});
-  return { id: String(id ?? ""), name: String(name ?? ""), arguments: {}, argumentsText: text };
+  return {
+    id: typeof id === "string" ? id : "",
+    name: typeof name === "string" ? name : "",
+    arguments: {},
+    argumentsText: text,
+  };
 }
 
 const count = (value: unknown) => (typeof value === "number" && Number.isFinite(value) ? value : 0);

@@ -25,7 +25,8 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   },
   logprob: {
     label: "log-prob",
-    about: "Log-probability under the sampler, in nats: the stronger, the less likely the token was.",
+    about:
+      "Log-probability under the sampler (of a row: under the trainer), in nats: the stronger, the less likely the token was.",
     show: (value) => `${short(value)} (${percent(Math.exp(value))})`,
     scale: "up",
     min: 6,

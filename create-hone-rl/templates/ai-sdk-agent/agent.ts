@@ -17,7 +17,6 @@ export async function shop(model: LanguageModel, question: string): Promise<stri
     prompt: question,
     tools: { price },
     stopWhen: stepCountIs(4),
-    maxOutputTokens: 64,
   });
   return text;
 }

@@ -5,7 +5,7 @@ import experiment from "./train.ts";
 test.each([
   ["green", 1],
   ["Green", 0.94],
-  ["red", 0.075],
+  ["red", 0.15],
 ])("the reply %s to the first task gets %d", async (reply, reward) => {
   const { row } = experiment.train.task(0);
   const [episode] = await runWorkflow({ workflow: experiment.workflow!, rows: [row], reply: () => reply });

@@ -4,8 +4,8 @@ import { configJsonSchema } from "../../../src/config/json-schema.ts";
 import { guideWithTables, teacherGuideWithTable } from "./algorithm-tables.ts";
 import { readmeWithTable } from "./backend-table.ts";
 import { baseYaml } from "./base-yaml.ts";
-import { modelsPage } from "./models-page.ts";
 import { oneGpuPage, performancePage } from "./memory-table.ts";
+import { modelsPage } from "./models-page.ts";
 import { referencePages } from "./reference.ts";
 import { replyFormatsPage } from "./reply-formats.ts";
 

@@ -12,8 +12,8 @@ import {
 import { table } from "./tables.ts";
 
 export function replyFormatsPage(): string {
-  const rows = recorded.models.filter(({ facts }) => facts !== null).map(rowOf);
-  const others = recorded.models.filter(({ facts }) => facts === null).map(({ name }) => name);
+  const rows = recorded.models.filter(isMeasured).map(rowOf);
+  const others = recorded.models.filter((model) => !isMeasured(model)).map(({ name }) => name);
   const replies = recorded.models.flatMap(({ cases }) => cases).length;
   return `# Reply formats
 
@@ -39,17 +39,19 @@ row and compares its tokens with transformers.
 `;
 }
 
+const isMeasured = ({ facts }: RecordedModel) => facts !== null && !facts.refused;
+
 function rowOf(model: RecordedModel): string[] {
   const { name, facts, cases, parsers, eos } = model;
   const tokenizer = tokenizerOf(model);
   const format = formatOf(model);
-  const chat = recordedChat(tokenizer, eos, format, replay(model, tokenizer), false);
+  const render = replay(model, tokenizer);
+  const chat = recordedChat(tokenizer, eos, format, render, false);
   const detected = Object.entries(formats).find(([, { detectedBy }]) => facts?.marks.includes(detectedBy))?.[0];
   const dropped = facts?.check.dropsReasoning ?? false;
   const thinking = chat.thinkingOf({});
-  const shown = (on: boolean) => chat.renderText([{ role: "user", content: question }], { thinking: on });
-  const isClosedByHone = thinking === "begun" && shown(false).startsWith(shown(true).trimEnd());
-  const disable = shown(true) === shown(false) ? "no effect" : isClosedByHone ? "Hone" : "template";
+  const shown = (on: boolean) => render([{ role: "user", content: question }], { thinking: on });
+  const disable = shown(true) !== shown(false) ? "template" : thinking === "begun" ? "Hone" : "no effect";
   return [
     name,
     detected === undefined ? "" : `\`${detected}\``,

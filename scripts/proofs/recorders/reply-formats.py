@@ -319,7 +319,7 @@ def record(folder: Path) -> None:
             text = case.pop("text")
             case["tokens"] = tokenizer.encode(text, add_special_tokens=False)
             try:
-                case["read"] = reader.read(text + case["end"] if entry["tool"] == "harmony" else text, prompt)
+                case["read"] = reader.read(f"<|start|>assistant{text}{case['end']}" if entry["tool"] == "harmony" else text, prompt)
             except Exception as error:  # noqa: BLE001 - what a parser raises is recorded
                 case["read"] = {"error": f"{type(error).__name__}: {error}"[:80]}
         log, last, differing = [], [], 0

@@ -184,3 +184,23 @@ describe("mistakes", () => {
     await expect(play(overrides, row, () => "1")).rejects.toThrow(message);
   });
 });
+
+describe("an agent of Harbor", () => {
+  const remote = ["rllm.remote_runtime.enabled=true", "rllm.remote_runtime.backend=harbor"];
+  const hosted = [...remote, "rllm.remote_runtime.harbor.environment_type=daytona"];
+
+  test("runs in place of a workflow, and must reach the gateway", async () => {
+    const row = { path: "/tasks/one", name: "one", instruction: "" };
+    await expect(play(hosted, row, () => "")).rejects.toThrow(/a sandbox of daytona cannot reach the gateway at 127/);
+    await expect(play(hosted, { question: "1+1?" }, () => "")).rejects.toThrow(/no path of a task's folder/);
+  });
+
+  test("refuses what it would not read, and agents whose model cannot be replaced", async () => {
+    await expect(resolve(remote, { workflow: () => 1 })).rejects.toThrow(/the script's own workflow would not run/);
+    await expect(resolve([...remote, "rllm.env.name=math"])).rejects.toThrow(/rllm\.env\.name would not be read/);
+    await expect(resolve(remote, { reward: () => 1 })).rejects.toThrow(/reward would not be read/);
+    await expect(resolve([...remote, "rllm.remote_runtime.harbor.agent=cursor-cli"])).rejects.toThrow(
+      /cannot be trained/,
+    );
+  });
+});

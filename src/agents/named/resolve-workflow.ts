@@ -1,5 +1,6 @@
 /** Finds the workflow of a run: the script's own, or else the one that the configuration names. */
 
+import type { Config } from "../../config/schema.ts";
 import type { Task } from "../../data/task.ts";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
@@ -23,7 +24,8 @@ export async function resolveWorkflow<Row>(
   parts: NamedParts<Row> & { workflow?: Workflow<Row> },
   rllm: Rllm,
 ): Promise<Workflow<Row>> {
-  if (rllm.remote_runtime.enabled) return remoteWorkflow(parts, rllm);
+  const remote = await remoteWorkflow(parts, rllm);
+  if (remote) return remote;
   if (parts.workflow) {
     refuseUnread(rllm, {
       because: "the script defines its own workflow",
@@ -50,11 +52,13 @@ export async function resolveWorkflow<Row>(
   return rllm.workflow.use_workflow ? namedWorkflow(graded, rllm) : agentMode(graded, rllm);
 }
 
-/** An agent of Harbor, on rows of `harborTasks`. */
+/** An agent of Harbor, on rows of `harborTasks`, if the configuration asks for one. */
 async function remoteWorkflow<Row>(
   parts: NamedParts<Row> & { workflow?: Workflow<Row> },
-  rllm: Rllm,
-): Promise<Workflow<Row>> {
+  rllm: Config["rllm"],
+): Promise<Workflow<Row> | undefined> {
+  const { enabled, backend, harbor: settings, session_timeout: maxTimeoutSeconds } = rllm.remote_runtime;
+  if (!enabled || backend !== "harbor") return undefined;
   const because = "rllm.remote_runtime.enabled=true runs an agent of Harbor";
   if (parts.workflow) {
     throw new UserError(`${because}, so the script's own workflow would not run`, {
@@ -68,11 +72,16 @@ async function remoteWorkflow<Row>(
     furtherArguments: true,
     parts: { given: parts, unread: ["agents", "environments", "workflows", "prompt", "reward", "tools"] },
   });
-  const { harbor: settings, session_timeout: maxTimeoutSeconds } = rllm.remote_runtime;
-  const { agent, environment_type: environment, network, agent_kwargs: agentArgs, ...multipliers } = settings;
+  const { agent, environment_type: environment, network, agent_kwargs: agentArgs } = settings;
+  const trial = {
+    agent_timeout_multiplier: settings.agent_timeout_multiplier,
+    agent_setup_timeout_multiplier: settings.agent_setup_timeout_multiplier,
+    verifier_timeout_multiplier: settings.verifier_timeout_multiplier,
+    environment_build_timeout_multiplier: settings.environment_build_timeout_multiplier,
+  };
   const { harbor } = await import("../../harbor/index.ts");
   const where = environment === null ? {} : { environment };
-  const workflow = harbor({ agent, ...where, network, agentArgs, maxTimeoutSeconds, trial: multipliers });
+  const workflow = harbor({ agent, ...where, network, agentArgs, maxTimeoutSeconds, trial });
   return workflow as unknown as Workflow<Row>;
 }
 

@@ -6,7 +6,7 @@ import { matchOutputs } from "../policy-loss/aggregation.ts";
 import type { Loss } from "../types.ts";
 
 /** What a token's weight is divided by. An example is a row, which may be several sequences. */
-export const reductions = {
+const reductions = {
   /** Every token of the batch counts the same (TRL, verl). */
   "token-mean": ({ batch }) => batch,
   /** rLLM on Tinker. */

@@ -22,7 +22,7 @@ const logSigmoid = (x: number) => Math.min(x, 0) - Math.log1p(Math.exp(-Math.abs
 const sigmoid = (x: number) => Math.exp(logSigmoid(x));
 
 /** The losses under TRL's names. */
-export const preferenceLosses = {
+const preferenceLosses = {
   /** arXiv 2305.18290 */
   sigmoid: { evaluate: (d, { beta }) => [-logSigmoid(beta * d), -beta * sigmoid(-beta * d)] },
   /** arXiv 2403.00409 */

@@ -11,12 +11,12 @@ import { workerImages } from "../channel/media.ts";
 import { imagesOf, modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
 import type { Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
+import { requireSameVocabulary } from "../same-vocabulary.ts";
 import { capabilities, shardedCapabilities } from "./capabilities.ts";
 import { threadCount, usableCores } from "./cores.ts";
 import { resolveModel } from "./models.ts";
 import type { LocalEngineOptions, MemoryPlan } from "./options.ts";
 import { createPolicy } from "./policy.ts";
-import { requireSameVocabulary } from "../same-vocabulary.ts";
 import { startLocalWorker } from "./worker-process.ts";
 
 /**

@@ -51,20 +51,21 @@ function split(text: string): SplitReply {
   const { before, messages } = readMessages(text);
   const thoughts = messages.filter((each) => each.channel === "analysis" && !isCall(each));
   const rest = messages.filter((each) => !thoughts.includes(each));
-  const content = before + rest.map((each) => (isCall(each) ? marked(each.whole) : each.body)).join("");
+  const content = before + rest.map((each) => (isCall(each) ? each.whole : each.body)).join("");
   if (thoughts.length === 0) return { content, problems: [] };
   const reasoning = thoughts.map(({ body }) => body.trim()).join("\n");
   const problem = { kind: "unclosed_thinking", message: "the reply has only thinking, so there is no answer" } as const;
   return { reasoning, content, problems: content.trim() === "" ? [{ ...problem, text: reasoning }] : [] };
 }
 
-const marked = (call: string) => (call.startsWith(start) ? call : `${start}assistant${call}`);
-
 const calls: CallFormat = {
   starts: ["<|channel|>commentary", " to=", start],
   read(text) {
     const { before, messages } = readMessages(text);
     const found: WrittenCalls = { content: before, calls: [], problems: [] };
+    if (/^\s*(<\|start\|>assistant)?(<\|channel\|>\w+)?\s*to=/.test(before)) {
+      found.problems.push({ kind: "unclosed_tool_call", message: `a tool call has no ${message}`, text: before });
+    }
     for (const each of messages) {
       const call = isCall(each) && callOfParts((each.recipient ?? "").replace(/^functions\./, ""), each.body);
       if (typeof call === "object") found.calls.push(call);

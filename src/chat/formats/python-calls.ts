@@ -204,15 +204,23 @@ function createReader(text: string) {
 export const llama4: CallFormat = {
   starts: ["[", "<|python_start|>"],
   read(text) {
-    const marked = /^\s*<\|python_start\|>(.*?)(?:<\|python_end\|>(.*))?$/s.exec(text);
-    const body = (marked?.[1] ?? text).trim();
+    const [before, marked] = cutAt(text, "<|python_start|>");
+    const [inside, after = ""] = cutAt(marked ?? text, "<|python_end|>");
+    const body = inside.trim();
     // All or nothing, since another list may be the answer itself.
-    if (!marked && !/^\[\s*[\p{L}_][\p{L}\p{N}_.-]*\(/u.test(body)) return { content: text, calls: [], problems: [] };
+    if (marked === undefined && !/^\[\s*[\p{L}_][\p{L}\p{N}_.-]*\(/u.test(body)) {
+      return { content: text, calls: [], problems: [] };
+    }
     const found = readPythonCalls(body);
     if (typeof found === "string") return { content: text, calls: [], problems: [malformed(found, text)] };
-    return { content: marked?.[2] ?? "", calls: found, problems: [] };
+    return { content: marked === undefined ? after : before + after, calls: found, problems: [] };
   },
 };
+
+function cutAt(text: string, mark: string): [string, string?] {
+  const at = text.indexOf(mark);
+  return at < 0 ? [text] : [text.slice(0, at), text.slice(at + mark.length)];
+}
 
 /** LFM2: `<|tool_call_start|>[add(a=1)]<|tool_call_end|>`. */
 export const lfm2: CallFormat = {

@@ -39,7 +39,20 @@ const isCut = ({ kind }: RecordedCase) => ["cut early", "cut late", "a quotation
 type Comparable = ReturnType<typeof comparable>;
 
 /** vLLM 0.32 takes each vocabulary without mistral-common for one of version 11 without ids. */
-const misread = new Set(["Mistral Nemo", "Mistral Small 3.2"]);
+const otherVocabulary = new Set(["Mistral Nemo", "Mistral Small 3.2"]);
+
+/** How many replies that a template wrote, and Hone reads as they were, another project's parser reads differently. */
+const misread: Readonly<Record<string, number>> = {
+  // The package renderers drops an answer without the end of its message.
+  "gpt-oss": 0,
+  // Its parser of thinking, of Qwen3, takes a reply without thinking for thinking.
+  "LFM2.5": 9,
+  // Nested numbers and truth values become text.
+  "Gemma 4": 1,
+  "Seed-OSS": 2,
+  // Text before the calls makes all of it text.
+  "Llama 4": 1,
+};
 
 const beginsWith = (whole: Comparable["calls"], beginning: Comparable["calls"]) =>
   isDeepStrictEqual(whole.slice(0, beginning.length), beginning);
@@ -52,13 +65,13 @@ function differsOnPurpose(
   problems: number,
 ): boolean {
   const [tool, reasoning] = model.parsers;
-  if (tool === null || misread.has(model.name)) return true;
+  if (tool === null || otherVocabulary.has(model.name)) return true;
   // Half a call: they make a call of it, or drop all calls. Hone keeps its text and reports it, or reads what is complete.
   if (isCut(each)) return problems > 0 ? own.content !== "" : own.calls.length > 0;
   // They refuse names of tools that were not offered, or make texts of all values.
   if (each.kind === "another name") return own.calls.length > 0 && own.calls.every(({ name }) => name === "nowhere");
   // Text around calls: they drop it, and differ in whether calls after text and repeated calls count.
-  if (["text after", "text before", "twice"].includes(each.kind)) {
+  if (["text after", "text before", "twice", "spaces"].includes(each.kind)) {
     return beginsWith(own.calls, theirs.calls) || beginsWith(theirs.calls, own.calls);
   }
   if (!isDeepStrictEqual(own.calls, theirs.calls)) return false;
@@ -102,6 +115,7 @@ describe.each(recorded.models.map((model) => [model.name, model] as const))("%s"
 
   test("the same is read as by another project's parser, or the difference is on purpose", () => {
     let same = 0;
+    let misreadings = 0;
     for (const each of model.cases) {
       const { reply, calls, text } = read(each);
       if ("error" in each.read) {
@@ -113,10 +127,15 @@ describe.each(recorded.models.map((model) => [model.name, model] as const))("%s"
       const theirs = comparable(each.read, marks);
       const what = `${each.kind}: ${text}\n${JSON.stringify(own)}\n${JSON.stringify(theirs)}`;
       if (isDeepStrictEqual(own, theirs)) same++;
-      else expect(differsOnPurpose(model, each, own, theirs, reply.problems.length), what).toBe(true);
+      else if (differsOnPurpose(model, each, own, theirs, reply.problems.length)) continue;
+      else if (each.message) misreadings++;
+      else expect(own, what).toEqual(theirs);
     }
+    expect(misreadings).toBe(misread[name] ?? 0);
     // Without an independent parser, only the messages above are compared.
-    if (model.parsers[0] !== null && !misread.has(name)) expect(same).toBeGreaterThan(model.cases.length / 4);
+    if (model.parsers[0] !== null && model.cases.length > 10 && !otherVocabulary.has(name) && !(name in misread)) {
+      expect(same).toBeGreaterThan(model.cases.length / 4);
+    }
   });
 
   test("every broken reply keeps its text", () => {

@@ -28,7 +28,7 @@ export interface RendererDefinition {
   template?: string;
 }
 
-export interface DefinedCall {
+interface DefinedCall {
   name: string;
   arguments: Record<string, unknown>;
 }

@@ -11,9 +11,9 @@ export const trainedParts = [
   "customized",
 ] as const;
 
-export const reductions = ["token-mean", "token-sum", "example-mean", "example-mean-sum"] as const;
+const reductions = ["token-mean", "token-sum", "example-mean", "example-mean-sum"] as const;
 
-export const preferenceLosses = ["sigmoid", "robust", "ipo", "hinge", "sigmoid_norm"] as const;
+const preferenceLosses = ["sigmoid", "robust", "ipo", "hinge", "sigmoid_norm"] as const;
 
 export const sft = section({
   train_on: z

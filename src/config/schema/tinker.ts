@@ -53,7 +53,9 @@ export const rolloutEngine = section({
   ),
   disable_thinking: off.describe("Request replies without thinking; same as rllm.disable_thinking."),
   renderer_name: optionalText
-    .describe("How replies are parsed, for plain and hermes also how messages are written: a name, or a file that exports defineRenderer. null detects it from the model's own chat template.")
+    .describe(
+      "How replies are parsed, for plain and hermes also how messages are written: a name, or a file that exports defineRenderer. null detects it from the model's own chat template.",
+    )
     .meta({ options: rendererNames }),
   bypass_render_with_parser: off
     .describe("Has no effect: Hone has only one way to convert messages to tokens.")

@@ -38,14 +38,14 @@ export function readSpans(body: unknown, filter: TraceFilter = (trace) => trace)
   };
   for (const span of spansOf(body.resourceSpans)) {
     const events = listOf(span.events).map((event) => ({
-      name: String(event.name),
+      name: label(event.name),
       attributes: readAttributes(event.attributes),
     }));
     const started = milliseconds(span.startTimeUnixNano);
-    const session = String(span.traceId ?? "");
+    const session = label(span.traceId ?? "");
     for (const { name, attributes } of [
       ...events,
-      { name: String(span.name), attributes: readAttributes(span.attributes) },
+      { name: label(span.name), attributes: readAttributes(span.attributes) },
     ]) {
       const value = attributes["gen_ai.evaluation.score.value"];
       if (typeof value !== "number" || !Number.isFinite(value)) continue;
@@ -100,16 +100,16 @@ function toTrace(span: Span, attributes: Attributes, events: Events, add: (trace
   const failed = isObject(span.status) && span.status.code === 2;
   const tools = readTools(attributes["gen_ai.tool.definitions"]);
   add({
-    id: `otel-${String(span.traceId)}-${String(span.spanId)}`,
-    session: String(span.traceId),
+    id: `otel-${label(span.traceId)}-${label(span.spanId)}`,
+    session: label(span.traceId),
     attempt: 0,
-    role: String(attributes["gen_ai.agent.name"] ?? "agent"),
+    role: label(attributes["gen_ai.agent.name"] ?? "agent"),
     api: "opentelemetry",
-    model: String(attributes["gen_ai.response.model"] ?? attributes["gen_ai.request.model"] ?? "unknown"),
+    model: label(attributes["gen_ai.response.model"] ?? attributes["gen_ai.request.model"] ?? "unknown"),
     startedMs: started,
     latencyMs: Math.max(0, milliseconds(span.endTimeUnixNano) - started),
     status: failed ? "failed" : "ok",
-    error: failed ? String((span.status as { message?: unknown }).message ?? "failed") : null,
+    error: failed ? label((span.status as { message?: unknown }).message ?? "failed") : null,
     stopReason: finishOf(attributes["gen_ai.response.finish_reasons"]),
     policyVersion: null,
     messages,
@@ -185,7 +185,7 @@ function readMessages(value: unknown): TextMessage[] {
     const of = (type: string) => list.filter((part) => part.type === type);
     const results = of("tool_call_response").map(
       (part): TextMessage => ({
-        ...{ role: "tool", toolCallId: String(part.id ?? "") },
+        ...{ role: "tool", toolCallId: label(part.id ?? "") },
         content: asText(part.response ?? part.result),
       }),
     );
@@ -204,11 +204,15 @@ function readMessages(value: unknown): TextMessage[] {
   });
 }
 
+/** A name or id. `String` of an object that a client sends may throw. */
+const label = (value: unknown): string =>
+  typeof value === "string" ? value : typeof value === "number" ? String(value) : "";
+
 const asText = (value: unknown) => (typeof value === "string" ? value : (JSON.stringify(value) ?? ""));
 
 function toCall(id: unknown, name: unknown, given: unknown): ToolCall {
   const parsed = fromJson(given);
-  const call: ToolCall = { id: String(id ?? ""), name: String(name ?? ""), arguments: isObject(parsed) ? parsed : {} };
+  const call: ToolCall = { id: label(id ?? ""), name: label(name ?? ""), arguments: isObject(parsed) ? parsed : {} };
   return typeof given === "string" ? { ...call, argumentsText: given } : call;
 }
 
@@ -235,23 +239,23 @@ function fromJson(value: unknown): unknown {
 }
 
 function readAttributes(list: unknown): Attributes {
-  return Object.fromEntries(listOf(list).map(({ key, value }) => [String(key), readValue(value, 0)]));
+  return Object.fromEntries(listOf(list).map(({ key, value }) => [label(key), readValue(value, 0)]));
 }
 
 function readValue(value: unknown, depth: number): unknown {
   if (!isObject(value) || depth > 50) return null;
   const { stringValue, boolValue, intValue, doubleValue, arrayValue, kvlistValue } = value;
-  if (stringValue !== undefined) return String(stringValue);
+  if (stringValue !== undefined) return label(stringValue);
   if (boolValue !== undefined) return Boolean(boolValue);
-  if (intValue !== undefined || doubleValue !== undefined) return Number(intValue ?? doubleValue);
+  if (intValue !== undefined || doubleValue !== undefined) return Number(label(intValue ?? doubleValue));
   if (isObject(arrayValue)) return listOf(arrayValue.values).map((one) => readValue(one, depth + 1));
   if (!isObject(kvlistValue)) return null;
   return Object.fromEntries(
-    listOf(kvlistValue.values).map((one) => [String(one.key), readValue(own(one, "value"), depth + 1)]),
+    listOf(kvlistValue.values).map((one) => [label(one.key), readValue(own(one, "value"), depth + 1)]),
   );
 }
 
 const milliseconds = (nanoseconds: unknown): number => {
-  const value = Number(nanoseconds) / 1e6;
+  const value = Number(label(nanoseconds)) / 1e6;
   return Number.isFinite(value) ? value : 0;
 };

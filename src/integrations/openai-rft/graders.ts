@@ -184,7 +184,7 @@ function readResult(answer: string, grader: ModelGrader, low: number, high: numb
   const { result } = value;
   const steps = Array.isArray(value.steps) ? value.steps : [];
   const last: unknown = steps.at(-1)?.conclusion;
-  const explanation = `${grader.model}: ${String(result)}${typeof last === "string" ? `, ${last}` : ""}`;
+  const explanation = `${grader.model}: ${JSON.stringify(result)}${typeof last === "string" ? `, ${last}` : ""}`;
   if (grader.type === "label_model") {
     if (typeof result !== "string" || !grader.labels.includes(result)) return null;
     const passes = grader.passing_labels.includes(result);

@@ -151,7 +151,7 @@ export type SampledTokens = ReturnType<typeof sampledTokens>;
 /** The sampled tokens of a turn, and what is recorded about each. */
 function sampledTokens(
   trajectory: StoredTrajectory,
-  { tokens, logprobs, policyVersion, tokenVersions }: Step,
+  { tokens, logprobs, given, policyVersion, tokenVersions }: Step,
   index: number,
   trained: boolean,
   pieces: Pieces | undefined,
@@ -163,8 +163,8 @@ function sampledTokens(
   const isTrained = policyVersion >= 0 && advantage !== undefined && trajectory.training === undefined;
   return {
     ...withPieces(tokens, pieces),
-    /** Under the sampler, in nats. */
-    logprobs: allOf(logprobs),
+    /** Under the sampler, in nats; of the given tokens of a row, under the trainer. */
+    logprobs: allOf((given && values(recorded?.logprobs)) || logprobs),
     version: tokenVersions === undefined ? policyVersion : allOf(tokenVersions),
     // What was not recorded is absent.
     ...optional({

@@ -49,6 +49,10 @@ def load_model(model: str, name: str, **options) -> "LanguageModel":
 class LanguageModel(PlainModel):
     """One base model in memory, with the merged weights of the LoRA policy that used it last."""
 
+    balances = False
+    """Whether forwards compute `balance`, transformers' auxiliary loss of mixtures of experts."""
+    balance: Tensor | None = None
+
     def __init__(self, source: ModelSource):
         super().__init__(source)
         self.installed: tuple | None = None
@@ -62,9 +66,6 @@ class LanguageModel(PlainModel):
         """Transformers' own implementation."""
         self.mixers = find_mixers(self.decoder)
         self.mixtures = Mixtures(self.module, self.base)
-        self.balances = False
-        """Whether forwards compute `balance`, transformers' auxiliary loss of mixtures of experts."""
-        self.balance: Tensor | None = None
         self.attention_reason = self._try_packed(Tree)
         self.attention = "padded" if self.attention_reason else "packed"
         if self.attention_reason:

@@ -1,0 +1,94 @@
+/** `hone sft` and `hone dpo` through the command line: through a Tinker service they give the local engine's losses; killed, they continue. */
+import { spawn } from "node:child_process";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { beforeAll, expect, it } from "vitest";
+import { nightly } from "../nightly.fixture.ts";
+import { makeTinyModel } from "../python/run-python.fixture.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
+
+const project = fileURLToPath(new URL("../..", import.meta.url));
+const root = temporaryFolder("supervised");
+const [rows, pairs] = [join(root, "rows.jsonl"), join(root, "pairs.jsonl")];
+let model: string;
+
+beforeAll(async () => {
+  model = await makeTinyModel(join(root, "model"));
+  const lines = (make: (index: number) => object) =>
+    Array.from({ length: 10 }, (_, index) => `${JSON.stringify(make(index))}\n`).join("");
+  const asked = (index: number) => ({ role: "user", content: `say ${index}` });
+  const said = (content: string) => ({ role: "assistant", content });
+  writeFileSync(
+    rows,
+    lines((index) => ({ messages: [asked(index), said(`number ${index}`)] })),
+  );
+  writeFileSync(
+    pairs,
+    lines((index) => ({ prompt: [asked(index)], chosen: [said(`${index}`)], rejected: [said("no")] })),
+  );
+});
+
+/** @param kill ends the program with SIGKILL when it prints this */
+async function hone(args: readonly string[], kill?: string): Promise<string> {
+  const child = spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args], { cwd: project });
+  let output = "";
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding("utf8").on("data", (text: string) => {
+      output += text;
+      if (kill !== undefined && output.includes(kill)) child.kill("SIGKILL");
+    });
+  }
+  const code = await new Promise<number | null>((resolve) => child.once("close", resolve));
+  if (kill === undefined) expect(code, output).toBe(0);
+  return output;
+}
+
+async function losses(
+  command: "sft" | "dpo",
+  folder: string,
+  more: readonly string[] = [],
+  kill?: string,
+): Promise<number[]> {
+  const settings = [
+    `model.name=${model}`,
+    "model.lora_rank=4",
+    "model.train_unembed=false",
+    "training.learning_rate=0.01",
+  ];
+  const sizes = [
+    "data.train_batch_size=4",
+    "rllm.trainer.total_epochs=2",
+    "rllm.trainer.save_freq=2",
+    "local.threads=1",
+  ];
+  const data = command === "sft" ? rows : pairs;
+  await hone([command, data, `rllm.trainer.run_dir=${join(root, folder)}`, ...settings, ...sizes, ...more], kill);
+  const metrics = readFileSync(join(root, folder, "metrics.jsonl"), "utf8")
+    .trim()
+    .split("\n");
+  return metrics.map((line) => JSON.parse(line)["actor/loss"] as number);
+}
+
+let whole: number[];
+
+it.each(nightly ? (["sft", "dpo"] as const) : (["sft"] as const))(
+  "%s gives the same losses through a Tinker service",
+  async (command) => {
+    const local = await losses(command, `${command}-local`);
+    expect(local).toHaveLength(6);
+    if (command === "sft") whole = local;
+    expect(local.at(-1)!).toBeLessThan(local[0]!);
+    const tinker = await losses(command, `${command}-tinker`, ["rllm/backend=tinker"]);
+    for (const [step, loss] of tinker.entries()) expect(Math.abs(loss - local[step]!)).toBeLessThan(2e-4);
+  },
+);
+
+it("sft, killed and started again, gives the losses of an uninterrupted run", async () => {
+  await losses("sft", "killed", [], "step 4/6");
+  await hone(["sft", "--resume", join(root, "killed")]);
+  const metrics = readFileSync(join(root, "killed", "metrics.jsonl"), "utf8")
+    .trim()
+    .split("\n");
+  expect(metrics.map((line) => JSON.parse(line)["actor/loss"])).toEqual(whole);
+});

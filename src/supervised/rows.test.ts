@@ -1,0 +1,217 @@
+/** The formats of rows, which of their tokens are learned, and what is refused. */
+import { describe, expect, it } from "vitest";
+import type { Chat } from "../chat/types.ts";
+import { characterChat } from "../testing/character-chat.ts";
+import { toSequences } from "../trajectories/to-sequences.ts";
+import { limitLength } from "./limit-length.ts";
+import { readPair } from "./read-pair.ts";
+import { readRow } from "./read-row.ts";
+import { rowSteps, type TrainOn } from "./row-steps.ts";
+
+const chat = characterChat();
+const vision = "the model reads only text";
+const at = "rows.jsonl:3";
+
+/** The text of each sequence, with what is learned in brackets. */
+async function learned(row: unknown, trainOn: TrainOn = "all_assistant_messages", by: Chat = chat): Promise<string[]> {
+  const steps = await rowSteps(readRow(row, at), { chat: by, vision }, trainOn);
+  const { sequences } = toSequences({ name: "row", steps, reward: null });
+  return sequences.map(({ tokens, trained }) => {
+    let text = "";
+    let open = false;
+    for (const [index, token] of tokens.entries()) {
+      const flag = index > 0 && trained[index - 1] === 1;
+      if (flag !== open) text += flag ? "[" : "]";
+      open = flag;
+      text += by.decode([token]);
+    }
+    return text + (open ? "]" : "");
+  });
+}
+
+const user = (content: string) => ({ role: "user", content });
+const assistant = (content: string, more: object = {}) => ({ role: "assistant", content, ...more });
+const dialog = [user("a"), assistant("b"), user("c"), assistant("d")];
+const call = { id: "1", type: "function", function: { name: "f", arguments: '{"x":1}' } };
+
+describe("a row teaches", () => {
+  it.each<[string, unknown, TrainOn, string[]]>([
+    [
+      "every reply",
+      { messages: dialog },
+      "all_assistant_messages",
+      ["<|user|>a<|end|><|assistant|>[b<|end|>]<|user|>c<|end|><|assistant|>[d<|end|>]"],
+    ],
+    [
+      "the last reply",
+      { messages: dialog },
+      "last_assistant_message",
+      ["<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>[d<|end|>]"],
+    ],
+    [
+      "replies without a weight of 0",
+      { messages: [user("a"), assistant("b", { weight: 0 }), user("c"), assistant("d", { weight: 1 })] },
+      "all_assistant_messages",
+      ["<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>[d<|end|>]"],
+    ],
+    ["every message", { messages: dialog.slice(0, 2) }, "all_messages", ["<|user|>[a<|end|>]<|assistant|>[b<|end|>]"]],
+    ["every token", { messages: dialog.slice(0, 2) }, "all_tokens", ["<|user|>[a<|end|><|assistant|>b<|end|>]"]],
+    [
+      "the marked messages",
+      { messages: [{ ...user("a"), trainable: true }, assistant("b", { trainable: false })] },
+      "customized",
+      ["<|user|>[a<|end|>]"],
+    ],
+    ["a completion", { prompt: "ab", completion: "c" }, "all_assistant_messages", ["ab[c<|end|>]"]],
+    [
+      "a completion of messages, not the replies of its prompt",
+      { prompt: dialog.slice(0, 3), completion: [assistant("d")] },
+      "all_assistant_messages",
+      ["<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>[d<|end|>]"],
+    ],
+    ["text", { text: "abc" }, "all_assistant_messages", ["a[bc<|end|>]"]],
+    [
+      "the tokens with labels",
+      { input_ids: [102, 103, 104, 105], labels: [-100, 103, -100, 105] },
+      "all_assistant_messages",
+      ["a[b]c[d]"],
+    ],
+    [
+      "ShareGPT's conversations",
+      {
+        system: "s",
+        conversations: [
+          { from: "human", value: "a" },
+          { from: "gpt", value: "b" },
+        ],
+      },
+      "all_assistant_messages",
+      ["<|system|>s<|end|><|user|>a<|end|><|assistant|>[b<|end|>]"],
+    ],
+    [
+      "Alpaca's output",
+      { instruction: "a", input: "x", output: "b", history: [["h", "i"]] },
+      "last_assistant_message",
+      ["<|user|>h<|end|><|assistant|>i<|end|><|user|>a\nx<|end|><|assistant|>[b<|end|>]"],
+    ],
+  ])("%s", async (_, row, trainOn, expected) => {
+    expect(await learned(row, trainOn)).toEqual(expected);
+  });
+
+  it("tool calls, with tools that a table stores as JSON", async () => {
+    const messages = [
+      user("a"),
+      assistant("", { tool_calls: [call] }),
+      { role: "tool", content: "r", tool_call_id: "1" },
+      assistant("b"),
+    ];
+    const tools = JSON.stringify([{ type: "function", function: { name: "f", parameters: { type: "object" } } }]);
+    const [text] = await learned({ messages, tools }, "last_assistant_turn");
+    expect(text).toContain(
+      '<|assistant|>[<tool_call>{"name":"f","arguments":{"x":1}}</tool_call><|end|>]<|tool|>r<|end|><|assistant|>[b<|end|>]',
+    );
+    expect(text).toMatch(/^<\|system\|>tools: /);
+  });
+
+  it("each reply in a sequence of its own, if the template drops earlier thinking", async () => {
+    const dropping: Chat = {
+      ...chat,
+      renderText: (messages, options) => {
+        const last = messages.findLastIndex(({ role }) => role === "user");
+        return chat.renderText(
+          messages.map((message, index) => (index < last ? { ...message, reasoning: undefined } : message)),
+          options,
+        );
+      },
+    };
+    dropping.render = (messages, options) => chat.encode(dropping.renderText(messages, options));
+    dropping.renderLater = async (messages, options) => dropping.render(messages, options);
+    const messages = [
+      user("a"),
+      assistant("b", { reasoning_content: "t" }),
+      user("c"),
+      assistant("d", { reasoning_content: "u" }),
+    ];
+    expect(await learned({ messages }, "all_assistant_messages", dropping)).toEqual([
+      "<|user|>a<|end|><|assistant|>[<think>t</think>b<|end|>]",
+      "<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>[<think>u</think>d<|end|>]",
+    ]);
+  });
+});
+
+it.each<[unknown, string]>([
+  [{ question: "a" }, "a row needs messages, conversations, prompt and completion"],
+  [{ messages: [] }, "messages is empty"],
+  [{ messages: [{ role: "bot", content: "a" }] }, 'messages[0].role is "bot"'],
+  [{ messages: [user("a"), { role: "assistant", content: null }] }, "messages[1].content is missing"],
+  [{ messages: [user("a"), assistant("b", { weight: 0.5 })] }, "weight is 0.5; it must be 0 or 1"],
+  [{ messages: [{ ...user("a"), weight: 1 }] }, "only an assistant's message has a weight"],
+  [
+    { messages: [user("a"), assistant("", { tool_calls: [{ function: { name: "f", arguments: "{" } }] })] },
+    "is not JSON",
+  ],
+  [{ messages: [user("a")], tools: "[" }, "tools is not JSON"],
+  [{ input_ids: [1, 2], labels: [1, 3] }, "a label is its token or -100"],
+  [{ input_ids: [1.5, 2] }, "integers"],
+  [{ conversations: [{ from: "alien", value: "a" }] }, 'from is "alien"'],
+  [{ messages: [{ role: "user", content: [{ type: "video" }] }] }, "only text and images are supported"],
+  [{ messages: [user("a")], images: ["x.png"] }, "1 images, but only 0 parts"],
+])("%j is refused at its line", (row, message) => {
+  expect(() => readRow(row, at)).toThrow(message);
+  expect(() => readRow(row, at)).toThrow(/^rows\.jsonl:3/);
+});
+
+it("a row without an untrained prompt, or without marks where they are needed, is refused", async () => {
+  await expect(learned({ messages: [assistant("a")] })).rejects.toThrow("no prompt");
+  await expect(learned({ messages: dialog }, "customized")).rejects.toThrow('message 1 has no "trainable"');
+});
+
+it.each<[string, unknown, string[]]>([
+  ["TRL's text", { prompt: "a ", chosen: "b", rejected: "c" }, ["a [b<|end|>]", "a [c<|end|>]"]],
+  [
+    "TRL's text with an implicit prompt",
+    { chosen: "is it? yes", rejected: "is it? no" },
+    ["is it?[ yes<|end|>]", "is it?[ no<|end|>]"],
+  ],
+  [
+    "TRL's messages",
+    { prompt: [user("a")], chosen: [assistant("b")], rejected: [assistant("c")] },
+    ["<|user|>a<|end|><|assistant|>[b<|end|>]", "<|user|>a<|end|><|assistant|>[c<|end|>]"],
+  ],
+  [
+    "TRL's messages with an implicit prompt",
+    { chosen: dialog, rejected: [...dialog.slice(0, 3), assistant("e")] },
+    [
+      "<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>[d<|end|>]",
+      "<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>[e<|end|>]",
+    ],
+  ],
+  [
+    "OpenAI's",
+    { input: { messages: [user("a")] }, preferred_output: [assistant("b")], non_preferred_output: [assistant("c")] },
+    ["<|user|>a<|end|><|assistant|>[b<|end|>]", "<|user|>a<|end|><|assistant|>[c<|end|>]"],
+  ],
+])("a pair of %s", async (_, row, expected) => {
+  const { chosen, rejected } = readPair(row, at);
+  for (const [index, example] of [chosen, rejected].entries()) {
+    const steps = await rowSteps(example, { chat, vision }, "all_assistant_messages");
+    const { promptTokens, tokens } = steps[0]!;
+    expect(`${chat.decode(promptTokens)}[${chat.decode(tokens)}]`).toBe(expected[index]);
+    expect(steps).toHaveLength(1);
+  }
+});
+
+it("a pair without one of its replies is refused", () => {
+  expect(() => readPair({ prompt: "a", chosen: "b" }, at)).toThrow(/^rows\.jsonl:3: a pair needs chosen and rejected/);
+  expect(() => readPair({ prompt: [user("a")], chosen: [user("b")], rejected: [assistant("c")] }, at)).toThrow(
+    "chosen has no message of the assistant",
+  );
+});
+
+it("cut from the left, all steps of a sequence lose the same tokens", async () => {
+  const steps = await rowSteps(readRow({ messages: dialog }, at), { chat, vision }, "all_assistant_messages");
+  const cut = limitLength(steps, { most: 8, truncation: "left" });
+  const { sequences } = toSequences({ name: "row", steps: cut.steps, reward: null });
+  expect(sequences.map(({ tokens }) => chat.decode(tokens))).toEqual(["b<|end|><|user|>c<|end|><|assistant|>d<|end|>"]);
+  expect(limitLength(steps, { most: 100, truncation: "error" }).change).toBe("none");
+});
