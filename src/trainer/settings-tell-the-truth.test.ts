@@ -51,7 +51,22 @@ const readElsewhere = [
 ];
 
 const candidates: readonly unknown[] = [
-  ...[0.5, 1, 2, 3, 7, -1, 0.25, true, false, "other", "tinker://run/weights/name", "reward:1", "http://localhost:1", "5.24.0"],
+  ...[
+    0.5,
+    1,
+    2,
+    3,
+    7,
+    -1,
+    0.25,
+    true,
+    false,
+    "other",
+    "tinker://run/weights/name",
+    "reward:1",
+    "http://localhost:1",
+    "5.24.0",
+  ],
   ...[
     ["token_k1"],
     ["1_2"],

@@ -15,13 +15,13 @@ const family = z.strictObject({
   lora_layers: z.array(z.string()),
   merged: result,
   adapter: result,
-  grpo: result,
+  two_steps: result,
 });
 const images = z.strictObject({ title: z.string(), kind: z.string(), images: result });
 const record = z.strictObject({ text: z.array(family), images: z.array(images) });
 type Family = z.output<typeof family>;
 
-const columns = ["sampling", "full_gradient", "lora_gradient", "merged", "adapter", "grpo"] as const;
+const columns = ["sampling", "full_gradient", "lora_gradient", "merged", "adapter", "two_steps"] as const;
 
 const source = new URL("../../../worker/tests/families/record.json", import.meta.url);
 
@@ -58,9 +58,9 @@ random model of two to four layers: ${packed.toString()} in packed rows, ${hybri
 - **gradient**, **LoRA**: the gradients of all weights, and of LoRA on attention, feed-forward layers, experts and the output layer, equal
   autograd's
 - **merged**, **adapter**: the exports give the same log-probabilities in transformers and PEFT
-- **GRPO**: two steps change the weights and keep all log-probabilities finite
+- **two steps**: two optimizer steps change the weights and keep all log-probabilities finite
 
-| family | \`model_type\` | rows | sampling | gradient | LoRA | merged | adapter | GRPO |
+| family | \`model_type\` | rows | sampling | gradient | LoRA | merged | adapter | two steps |
 |---|---|---|---|---|---|---|---|---|
 ${textRows.join("\n")}
 

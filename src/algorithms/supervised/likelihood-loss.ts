@@ -2,27 +2,9 @@
 import { rowsOf } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import { weightedLikelihood } from "../losses/log-likelihood.ts";
+import { reductions } from "../losses/supervised.ts";
 import { matchOutputs } from "../policy-loss/aggregation.ts";
 import type { Loss } from "../types.ts";
-
-/** What a token's weight is divided by. An example is a row, which may be several sequences. */
-const reductions = {
-  /** Every token of the batch counts the same (TRL, verl). */
-  "token-mean": ({ batch }) => batch,
-  /** rLLM on Tinker. */
-  "token-sum": () => 1,
-  /** Every example counts the same. */
-  "example-mean": ({ example, examples }) => example * examples,
-  /** The Tinker cookbook's: not divided by the number of examples. */
-  "example-mean-sum": ({ example }) => example,
-} as const satisfies Record<string, (sums: WeightSums) => number>;
-
-/** Sums of weights: of the batch and of the token's example; and the number of examples with a trained token. */
-interface WeightSums {
-  batch: number;
-  example: number;
-  examples: number;
-}
 
 export interface LikelihoodOptions {
   reduction: keyof typeof reductions;

@@ -1,52 +1,11 @@
 /** Losses of pairs (direct preference optimization): the chosen reply becomes more likely than the rejected one, relative to the reference. */
 import { RunError } from "../../errors.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
+import { type PreferenceConstants, type PreferenceLoss, preferenceLosses } from "../losses/supervised.ts";
 import { matchOutputs } from "../policy-loss/aggregation.ts";
 import type { Loss } from "../types.ts";
 
-interface Constants {
-  beta: number;
-  /** The probability that a pair's label is wrong. */
-  smoothing: number;
-}
-
-interface PreferenceLoss {
-  /** Replies are compared by the means over their tokens instead of the sums. */
-  byMean?: true;
-  /** @param difference of the log-ratios to the reference, chosen minus rejected @returns the loss and its derivative */
-  evaluate(difference: number, constants: Constants): [loss: number, slope: number];
-}
-
-/** `log(sigmoid(x))`, without overflow. */
-const logSigmoid = (x: number) => Math.min(x, 0) - Math.log1p(Math.exp(-Math.abs(x)));
-const sigmoid = (x: number) => Math.exp(logSigmoid(x));
-
-/** The losses under TRL's names. */
-const preferenceLosses = {
-  /** arXiv 2305.18290 */
-  sigmoid: { evaluate: (d, { beta }) => [-logSigmoid(beta * d), -beta * sigmoid(-beta * d)] },
-  /** arXiv 2403.00409 */
-  robust: {
-    evaluate: (d, { beta, smoothing: e }) => [
-      (-(1 - e) * logSigmoid(beta * d) + e * logSigmoid(-beta * d)) / (1 - 2 * e),
-      (-beta * ((1 - e) * sigmoid(-beta * d) + e * sigmoid(beta * d))) / (1 - 2 * e),
-    ],
-  },
-  /** arXiv 2310.12036 */
-  ipo: {
-    byMean: true,
-    evaluate: (d, { beta }) => [(d - 1 / (2 * beta)) ** 2, 2 * (d - 1 / (2 * beta))],
-  },
-  /** arXiv 2305.10425 */
-  hinge: { evaluate: (d, { beta }) => (beta * d < 1 ? [1 - beta * d, -beta] : [0, 0]) },
-  /** `sigmoid` of the means over tokens. */
-  sigmoid_norm: {
-    byMean: true,
-    evaluate: (d, { beta }) => [-logSigmoid(beta * d), -beta * sigmoid(-beta * d)],
-  },
-} as const satisfies Record<string, PreferenceLoss>;
-
-export interface PreferenceOptions extends Constants {
+export interface PreferenceOptions extends PreferenceConstants {
   lossType: keyof typeof preferenceLosses;
 }
 

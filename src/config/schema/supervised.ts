@@ -1,5 +1,6 @@
 /** `sft` and `dpo`: learning from rows and from pairs. */
 import { z } from "zod";
+import { preferenceLosses, reductions } from "../../algorithms/losses/supervised.ts";
 import { aboveZero, section } from "./about.ts";
 
 export const trainedParts = [
@@ -11,9 +12,8 @@ export const trainedParts = [
   "customized",
 ] as const;
 
-const reductions = ["token-mean", "token-sum", "example-mean", "example-mean-sum"] as const;
-
-const preferenceLosses = ["sigmoid", "robust", "ipo", "hinge", "sigmoid_norm"] as const;
+const namesOf = <Name extends string>(table: Readonly<Record<Name, unknown>>) =>
+  Object.keys(table) as [Name, ...Name[]];
 
 export const sft = section({
   train_on: z
@@ -24,7 +24,7 @@ export const sft = section({
     )
     .meta({ note: "TRL learns all tokens by default, and the assistant's messages with assistant_only_loss=true." }),
   reduction: z
-    .enum(reductions)
+    .enum(namesOf(reductions))
     .default("token-mean")
     .describe(
       "How the tokens' losses become one number: token-mean over the batch (TRL, verl); token-sum (rLLM on Tinker); example-mean, the mean over examples of each one's mean; example-mean-sum, their sum (Tinker cookbook). Learning rates do not carry over.",
@@ -37,7 +37,7 @@ export const sft = section({
 
 export const dpo = section({
   loss_type: z
-    .enum(preferenceLosses)
+    .enum(namesOf(preferenceLosses))
     .default("sigmoid")
     .describe("The loss of a pair, under TRL's names; ipo and sigmoid_norm compare means over tokens."),
   beta: aboveZero.default(0.1).describe("How strongly the policy is held to the reference, the model before training."),

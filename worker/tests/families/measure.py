@@ -56,7 +56,7 @@ class Row:
     """The last names of adapted layers and weights."""
     merged: bool | str
     adapter: bool | str
-    grpo: bool | str
+    two_steps: bool | str
 
 
 def measure(family: Family, folder: Path) -> Row:
@@ -75,7 +75,7 @@ def measure(family: Family, folder: Path) -> Row:
         "lora_gradient": lambda: _lora_gradient(policy, folder),
         "merged": lambda: _merged(policy),
         "adapter": lambda: _adapter(policy, folder),
-        "grpo": lambda: _two_steps(folder),
+        "two_steps": lambda: _two_steps(folder),
     }
     columns = {
         name: _result(check, _OF_STEPS if name == "sampling" else _TOLERANCE) for name, check in {**found, **more}.items()
