@@ -7,11 +7,11 @@ import type { Dataset } from "../data/types.ts";
 import { RunError, UserError } from "../errors.ts";
 import { addMetrics, averageMetrics } from "../statistics.ts";
 import type { Experiment } from "../trainer/experiment.ts";
-import type { Lesson, Source, SourceKind } from "../trainer/source.ts";
+import type { Source, SourceKind, StepInput } from "../trainer/source.ts";
 import { selectSequences } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
 import { type SourceOptions, sourceExperiment } from "./experiment.ts";
-import { checkRows, type GivenRow, lengthLimit, limited, ofRow, toLesson } from "./given-rows.ts";
+import { checkRows, type GivenRow, lengthLimit, limited, ofRow, toStepInput } from "./given-rows.ts";
 import { readPair } from "./read-pair.ts";
 import { rowSteps } from "./row-steps.ts";
 import { takeSteps } from "./take-steps.ts";
@@ -51,23 +51,23 @@ const pairs = (validation: Dataset<unknown> | undefined): SourceKind => ({
       });
     for (const dataset of [parts.tasks, validation]) if (dataset) await checkRows(dataset, limit, read, give);
 
-    const lessonOf = async (tasks: readonly Task[], epoch: number): Promise<Lesson> => {
-      const lesson = toLesson(await Promise.all(tasks.map(give)), epoch, limit.most);
-      return { ...lesson, batch: await withReference(reference, lesson.batch) };
+    const inputOf = async (tasks: readonly Task[], epoch: number): Promise<StepInput> => {
+      const input = toStepInput(await Promise.all(tasks.map(give)), epoch, limit.most);
+      return { ...input, batch: await withReference(reference, input.batch) };
     };
     const source: Source = {
       phase: "rows",
       samples: false,
       async next(step) {
         const { tasks, epoch } = takeTasks(parts.tasks, parts.recipe.tasks, step);
-        return lessonOf(tasks, epoch);
+        return inputOf(tasks, epoch);
       },
       update: ({ batch }, context) =>
         takeSteps(learner, batch, (part) => preferenceLoss(part, options), parts.recipe.update, context),
     };
     if (validation) {
       const atOnce = config.data.val_batch_size;
-      source.validate = () => measurePairs(learner, validation, (tasks) => lessonOf(tasks, 0), options, atOnce);
+      source.validate = () => measurePairs(learner, validation, (tasks) => inputOf(tasks, 0), options, atOnce);
     }
     return source;
   },
@@ -82,7 +82,7 @@ async function withReference(reference: Learner, batch: TrainingBatch): Promise<
 async function measurePairs(
   learner: Learner,
   dataset: Dataset<unknown>,
-  lessonOf: (tasks: readonly Task[]) => Promise<Lesson>,
+  inputOf: (tasks: readonly Task[]) => Promise<StepInput>,
   options: PreferenceOptions,
   batchSize: number,
 ): Promise<Record<string, number>> {
@@ -90,7 +90,7 @@ async function measurePairs(
   const measured = [];
   for (let first = 0; first < dataset.size; first += atOnce) {
     const count = Math.min(atOnce, dataset.size - first);
-    const { batch } = await lessonOf(Array.from({ length: count }, (_, index) => dataset.task(first + index)));
+    const { batch } = await inputOf(Array.from({ length: count }, (_, index) => dataset.task(first + index)));
     if (batch.sequences.length === 0) continue;
     const all = Int32Array.from(batch.sequences.keys());
     const outputs = await learner.forward(batch.sequences, {});

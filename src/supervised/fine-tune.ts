@@ -9,7 +9,7 @@ import type { ChatMessage } from "../chat/messages.ts";
 import type { Dataset } from "../data/types.ts";
 import { UserError } from "../errors.ts";
 import { visionOf } from "../rollout/vision.ts";
-import { type GivenRow, ofRow, toLesson } from "./given-rows.ts";
+import { type GivenRow, ofRow, toStepInput } from "./given-rows.ts";
 import { rowSteps } from "./row-steps.ts";
 
 export interface FineTuneOptions {
@@ -62,7 +62,7 @@ export async function fineTune(options: FineTuneOptions): Promise<void> {
       const first = (step - 1) * batchSize;
       const count = Math.min(batchSize, data.size - first);
       const rows = await Promise.all(Array.from({ length: count }, (_, index) => give(first + index)));
-      const { batch } = toLesson(rows, 0, engine.model.maxLength);
+      const { batch } = toStepInput(rows, 0, engine.model.maxLength);
       const { loss } = await learner.forwardBackward(batch.sequences, likelihoodLoss(batch, mean));
       const rate = learningRate(step, steps, { schedule: "constant", warmupRatio: 0.1, base: options.learningRate });
       await learner.optimStep({ ...adam, learningRate: rate });

@@ -4,7 +4,7 @@ import type { Config } from "../config/schema.ts";
 import type { Task } from "../data/task.ts";
 import type { Dataset } from "../data/types.ts";
 import { HoneError, RunError, UserError } from "../errors.ts";
-import type { Lesson } from "../trainer/source.ts";
+import type { StepInput } from "../trainer/source.ts";
 import { type MemberAdvantage, toBatch } from "../trajectories/to-batch.ts";
 import type { Episode, Step, Trajectory, TrajectoryGroup } from "../trajectories/types.ts";
 import { type LengthLimit, limitLength } from "./limit-length.ts";
@@ -66,8 +66,8 @@ export async function limited(
   return { trajectory: { role, steps: left }, cut: Number(change === "cut"), dropped: Number(change === "dropped") };
 }
 
-/** Rows as a step's lesson. Each row is an episode, so that it is recorded and shown like a rollout. */
-export function toLesson(rows: readonly GivenRow[], epoch: number, most: number): Lesson {
+/** Rows as the input of a step. Each row is an episode, so that it is recorded and shown like a rollout. */
+export function toStepInput(rows: readonly GivenRow[], epoch: number, most: number): StepInput {
   const episodes: Episode[] = [];
   const groups: TrajectoryGroup[] = [];
   const rowOf: number[] = [];

@@ -4,9 +4,9 @@ import { takeTasks } from "../data/sampler.ts";
 import type { Task } from "../data/task.ts";
 import type { Dataset } from "../data/types.ts";
 import type { Experiment } from "../trainer/experiment.ts";
-import type { Lesson, Source, SourceKind, SourceParts } from "../trainer/source.ts";
+import type { Source, SourceKind, SourceParts, StepInput } from "../trainer/source.ts";
 import { type SourceOptions, sourceExperiment } from "./experiment.ts";
-import { checkRows, type GivenRow, lengthLimit, limited, ofRow, toLesson, trainedBytes } from "./given-rows.ts";
+import { checkRows, type GivenRow, lengthLimit, limited, ofRow, toStepInput, trainedBytes } from "./given-rows.ts";
 import { readRow } from "./read-row.ts";
 import { rowSteps } from "./row-steps.ts";
 import { takeSteps } from "./take-steps.ts";
@@ -37,7 +37,7 @@ const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
       phase: "rows",
       samples: false,
       next: async (step) => nextLesson(parts, give, step, limit.most),
-      update: (lesson, context) => learnRows(parts, lesson, { reduction, lossType }, context),
+      update: (input, context) => learnRows(parts, input, { reduction, lossType }, context),
     };
     if (validation) source.validate = () => measureRows(parts, validation, give, config.data.val_batch_size);
     return source;
@@ -51,16 +51,16 @@ async function nextLesson(
   most: number,
 ) {
   const drawn = takeTasks(tasks, recipe.tasks, step);
-  return toLesson(await Promise.all(drawn.tasks.map(give)), drawn.epoch, most);
+  return toStepInput(await Promise.all(drawn.tasks.map(give)), drawn.epoch, most);
 }
 
 async function learnRows(
   { models, recipe, chat }: SourceParts,
-  lesson: Lesson,
+  input: StepInput,
   options: LikelihoodOptions,
   context: Parameters<Source["update"]>[1],
 ) {
-  const { batch } = lesson;
+  const { batch } = input;
   const update = await takeSteps(
     models.learner,
     batch,
@@ -72,7 +72,7 @@ async function learnRows(
   const metrics: Record<string, number> = { ...update.metrics, "sft/tokens": tokens };
   const nll = metrics["sft/nll"];
   if (nll !== undefined)
-    metrics["sft/bits_per_byte"] = bitsPerByte(nll * tokens, trainedBytes(lesson.gathered.episodes, chat));
+    metrics["sft/bits_per_byte"] = bitsPerByte(nll * tokens, trainedBytes(input.gathered.episodes, chat));
   return { ...update, metrics };
 }
 
@@ -88,7 +88,7 @@ async function measureRows(
   for (let first = 0; first < dataset.size; first += atOnce) {
     const count = Math.min(atOnce, dataset.size - first);
     const given = await Promise.all(Array.from({ length: count }, (_, index) => give(dataset.task(first + index))));
-    const { batch, gathered } = toLesson(given, 0, Number.POSITIVE_INFINITY);
+    const { batch, gathered } = toStepInput(given, 0, Number.POSITIVE_INFINITY);
     if (batch.sequences.length === 0) continue;
     const { logprobs } = await models.learner.forward(batch.sequences, {});
     sum -= logprobs.reduce((total, logprob) => total + logprob, 0);

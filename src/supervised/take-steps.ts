@@ -1,4 +1,4 @@
-/** Turns a lesson into optimizer steps of one loss: the update of rows and pairs, which have no rewards and no old policy. */
+/** Turns the input of a step into optimizer steps of one loss: the update of rows and pairs, which have no rewards and no old policy. */
 import type { Loss } from "../algorithms/types.ts";
 import type { Learner } from "../backends/engine.ts";
 import { deriveSeed } from "../random.ts";

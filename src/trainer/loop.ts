@@ -25,16 +25,16 @@ import { type Update, updatePolicy } from "./update/update-policy.ts";
 export async function runLoop(run: Run): Promise<void> {
   const { recipe, models, progress } = run;
   const { plan } = recipe;
+  const source = run.source ?? rollouts(run);
   const clock = runClock(run);
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
 
-    const source = run.source ?? rollouts(run);
-    const lesson = await source.next(step);
+    const input = await source.next(step);
     clock.lap(source.phase);
 
-    const { gathered, credit, batch, sources, metrics } = lesson;
-    const update = await source.update(lesson, {
+    const { gathered, credit, batch, sources, metrics } = input;
+    const update = await source.update(input, {
       step,
       klWeight: progress.klWeight,
       onProgress: (done, total) => run.emit({ type: "update-progress", step, done, total }),

@@ -12,7 +12,7 @@ import type { Credit } from "./update/assign-credit.ts";
 import type { Update, UpdateContext, UpdateOptions } from "./update/update-policy.ts";
 
 /** The sequences of one step, and the episodes that they come from. */
-export interface Lesson {
+export interface StepInput {
   gathered: GatheredStep;
   credit: Credit;
   batch: TrainingBatch;
@@ -27,8 +27,8 @@ export interface Source {
   /** Whether it samples, so that the weights of each step must be published. */
   readonly samples: boolean;
   /** @param step counts from 1 */
-  next(step: number): Promise<Lesson>;
-  update(lesson: Lesson, context: UpdateContext): Promise<Update>;
+  next(step: number): Promise<StepInput>;
+  update(input: StepInput, context: UpdateContext): Promise<Update>;
   /** Measures the current weights on data of its own: `val/*`. */
   validate?(): Promise<Record<string, number>>;
 }
