@@ -49,8 +49,9 @@ const isCall = ({ recipient, whole }: HarmonyMessage) =>
 
 function split(text: string): SplitReply {
   const { before, messages } = readMessages(text);
-  const thoughts = messages.filter((each) => each.channel === "analysis" && !isCall(each));
-  const rest = messages.filter((each) => !thoughts.includes(each));
+  const isThought = (each: HarmonyMessage) => each.channel === "analysis" && !isCall(each);
+  const thoughts = messages.filter(isThought);
+  const rest = messages.filter((each) => !isThought(each));
   const content = before + rest.map((each) => (isCall(each) ? each.whole : each.body)).join("");
   if (thoughts.length === 0) return { content, problems: [] };
   const reasoning = thoughts.map(({ body }) => body.trim()).join("\n");
