@@ -64,7 +64,7 @@ const calls: CallFormat = {
   read(text) {
     const { before, messages } = readMessages(text);
     const found: WrittenCalls = { content: before, calls: [], problems: [] };
-    if (/^\s*(<\|start\|>assistant)?(<\|channel\|>\w+)?\s*to=/.test(before)) {
+    if (/^(?:<\|start\|>assistant)?\s*(?:<\|channel\|>\w+\s*)?to=/.test(before.trimStart())) {
       found.problems.push({ kind: "unclosed_tool_call", message: `a tool call has no ${message}`, text: before });
     }
     for (const each of messages) {
