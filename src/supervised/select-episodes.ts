@@ -1,5 +1,5 @@
 /** Rows for `hone sft` and pairs for `hone dpo` from the episodes of a run or an evaluation. */
-import { readdirSync } from "node:fs";
+import { existsSync, readdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { isDeepStrictEqual } from "node:util";
 import { toMessage } from "../chat/messages.ts";
@@ -109,6 +109,7 @@ function collect(
   rowsOf: (candidates: readonly Candidate[]) => unknown[],
 ): Selected {
   const passes = taskFilter(filter);
+  if (!existsSync(folder)) throw new UserError(`${folder}: no such folder`);
   const files = episodeFiles(folder, kind);
   if (files.length === 0) {
     throw new UserError(`${folder} has no ${kind === "all" ? "" : `${kind} `}episodes`, {
