@@ -55,7 +55,7 @@ it("best, correct and paired episodes of a run train the next runs of a chain", 
   expect(best.counts.filtered + best.train.length).toBe(8);
   const split = selectRows(folder, { select: "all", kind: "train", valFraction: 0.5 });
   expect(split.train.length + split.validation.length).toBe(32);
-  expect(() => selectRows(newFolder(), { select: "all", kind: "train" })).toThrow("has no train episodes");
+  expect(() => selectRows(newFolder(), { select: "all", kind: "train" })).toThrow("no such folder");
 
   const chain = newFolder();
   const config = {
