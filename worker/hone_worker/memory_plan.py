@@ -22,7 +22,7 @@ from .models.linears import LinearGroup, Member
 from .models.loading import reads_images
 from .models.model import LanguageModel
 from .models.plain_model import ModelSource
-from .policies.adamw import make_optimizer
+from .policies.adamw_8bit import make_optimizer
 from .policies.full_policy import FullPolicy
 from .policies.lora_policy import LoraPolicy
 from .training.head import token_outputs

@@ -336,7 +336,7 @@ def test_out_of_memory_halves_micro_batches_and_counts_nothing_twice(fails_in, p
         monkeypatch.setattr(training, "token_outputs", failing(training.token_outputs))
     else:  # after gradients were added: they must be taken back
         policy.backs_up = True
-        monkeypatch.setattr(torch.Tensor, "backward", failing(torch.Tensor.backward))
+        monkeypatch.setattr(torch.autograd, "backward", failing(torch.autograd.backward))
 
     def exchange(indices, outputs):
         seen.append(list(indices))

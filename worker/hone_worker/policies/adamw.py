@@ -110,12 +110,3 @@ class AdamW:
             eps=settings.eps,
             maximize=False,
         )
-
-
-def make_optimizer(name: str, parameters: list[Tensor]) -> AdamW:
-    """`adamw`, or `adamw_8bit`, whose moments have 8 bits."""
-    if name == "adamw":
-        return AdamW(parameters)
-    from .adamw_8bit import AdamW8bit
-
-    return AdamW8bit(parameters)

@@ -101,3 +101,8 @@ class AdamW8bit(AdamW):
             self._bits.dequantize_blockwise(kept, absmax=scale, code=code, blocksize=_BLOCK).view(like.shape)
             for kept, scale, code in zip(codes, scales, self._codes)
         )
+
+
+def make_optimizer(name: str, parameters: list[Tensor]) -> AdamW:
+    """`adamw`, or `adamw_8bit`, whose moments have 8 bits."""
+    return AdamW(parameters) if name == "adamw" else AdamW8bit(parameters)

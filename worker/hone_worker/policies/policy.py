@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..errors import UserMistake
 from ..models.model import LanguageModel
-from .adamw import AdamSettings, make_optimizer
+from .adamw import AdamSettings
+from .adamw_8bit import make_optimizer
 from .export import export_merged
 from .interface import PolicyInterface, StepTaken
 from .rounding import Probe
