@@ -1,4 +1,4 @@
-/** Rows for `hone sft` and pairs for `hone dpo` from the episodes of a run or an evaluation. */
+/** Rows for `hone sft`, pairs for `hone dpo` and ATIF documents from the episodes of a run or an evaluation. */
 import { existsSync, readdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { isDeepStrictEqual } from "node:util";
@@ -6,6 +6,7 @@ import { toMessage } from "../chat/messages.ts";
 import { UserError } from "../errors.ts";
 import { withInside } from "../files/regular-file.ts";
 import { conversationRows } from "../gateway/traces/conversation-rows.ts";
+import { type AtifTrajectory, toAtif } from "../harbor/atif.ts";
 import { mediaFolder } from "../images/media-store.ts";
 import { deriveSeed, uniforms } from "../random.ts";
 import { completeLines, maxEpisodeBytes } from "../tracking/run-folder/lines.ts";
@@ -57,6 +58,7 @@ interface Candidate {
   solved: boolean;
   tokens: number;
   rows: SftRow[];
+  document?: AtifTrajectory | undefined;
 }
 
 type SftRow = ReturnType<typeof conversationRows>[number];
@@ -67,6 +69,16 @@ export function selectRows(folder: string, selection: Selection): Selected {
     const chosen = choose(candidates, selection);
     return chosen.flatMap(({ rows }) => rows);
   });
+}
+
+/** One ATIF document for each chosen episode. */
+export function selectDocuments(folder: string, selection: Selection): Selected {
+  return collect(
+    folder,
+    selection,
+    (candidates) => choose(candidates, selection).flatMap(({ document = [] }) => document),
+    (episode) => toAtif(episode),
+  );
 }
 
 /** The best against the worst episode of each task, if their rewards differ and they begin alike. */
@@ -107,6 +119,7 @@ function collect(
   folder: string,
   { filter = "", dedup = false, role, kind, valFraction = 0 }: Selection,
   rowsOf: (candidates: readonly Candidate[]) => unknown[],
+  documentOf?: (episode: StoredEpisode) => AtifTrajectory | undefined,
 ): Selected {
   const passes = taskFilter(filter);
   if (!existsSync(folder)) throw new UserError(`${folder}: no such folder`);
@@ -134,7 +147,8 @@ function collect(
     if (!isNew) counts.repeated++;
     const solved = episode.correct ?? reward >= 1;
     const tokens = trajectories.reduce((sum, { steps }) => steps.reduce((all, one) => all + one.tokens.length, sum), 0);
-    own.push({ reward, solved, tokens, rows: isNew ? rows : [] });
+    const document = documentOf?.({ ...episode, trajectories });
+    own.push({ reward, solved, tokens, rows: isNew ? rows : [], document });
   }
   counts.tasks = tasks.size;
   const selected: Selected = { train: [], validation: [], counts };

@@ -1,5 +1,6 @@
-/** `hone episodes`: writes chosen episodes of a run or an evaluation as data for `hone sft` and `hone dpo`. */
-import { writeFileSync } from "node:fs";
+/** `hone episodes`: writes chosen episodes of a run or an evaluation as data for `hone sft` and `hone dpo`, or as ATIF. */
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { UserError } from "../../errors.ts";
 import { printableJson } from "../../printable.ts";
@@ -7,6 +8,7 @@ import {
   episodeKinds,
   type Selected,
   type Selection,
+  selectDocuments,
   selections,
   selectPairs,
   selectRows,
@@ -15,14 +17,16 @@ import { wholeNumber } from "../options.ts";
 
 interface ExportFlags extends Omit<Selection, "kind"> {
   kind: Selection["kind"];
-  as: "sft" | "pairs";
+  as: keyof typeof forms;
   output?: string;
 }
+
+const forms = { sft: selectRows, pairs: selectPairs, atif: selectDocuments };
 
 export function register(episodes: Command): void {
   episodes
     .command("export")
-    .description("Write chosen episodes as JSON lines: rows for hone sft, or pairs for hone dpo.")
+    .description("Write chosen episodes: rows for hone sft, pairs for hone dpo, or ATIF documents.")
     .argument("<folder>", "a run, or the results of hone eval")
     .option("--filter <condition>", 'only tasks that match, e.g. "0 < avg < 1"')
     .addOption(
@@ -43,12 +47,19 @@ export function register(episodes: Command): void {
         .default("train"),
     )
     .addOption(
-      new Option("--as <form>", "sft (conversations) or pairs (the best against the worst of each task)")
-        .choices(["sft", "pairs"])
+      new Option(
+        "--as <form>",
+        "sft (conversations), pairs (the best against the worst of each task) or atif (Harbor's trajectories)",
+      )
+        .choices(Object.keys(forms))
         .default("sft"),
     )
-    .option("--val-fraction <share>", "also write this share of the tasks to a second file, OUTPUT with -val", fraction)
-    .option("-o, --output <file>", "where to write (default: standard output)")
+    .option(
+      "--val-fraction <share>",
+      "also write this share of the tasks to a second place, OUTPUT with -val",
+      fraction,
+    )
+    .option("-o, --output <path>", "a file of JSON lines; of atif, a folder of JSON files (default: standard output)")
     .addHelpText("after", help)
     .action(exportCommand);
 }
@@ -62,6 +73,7 @@ Examples:
   hone episodes export runs/latest --select correct --max-per-task 2 -o good.jsonl
   hone episodes export runs/latest --filter "0 < avg < 1" --as pairs -o pairs.jsonl
   hone episodes export runs/eval-latest --kind validation --select best -o best.jsonl
+  hone episodes export runs/latest --as atif --select all -o trajectories
   hone sft good.jsonl --from runs/latest`;
 
 function fraction(text: string): number {
@@ -72,29 +84,48 @@ function fraction(text: string): number {
 
 function exportCommand(folder: string, { as, output, ...selection }: ExportFlags): void {
   if (selection.valFraction && output === undefined) {
-    throw new UserError("--val-fraction writes a second file, so it needs --output");
+    throw new UserError("--val-fraction writes to a second place, so it needs --output");
   }
-  const { train, validation, counts } = as === "sft" ? selectRows(folder, selection) : selectPairs(folder, selection);
+  const { train, validation, counts } = forms[as](folder, selection);
+  const write = as === "atif" ? writeFolder : writeLines;
   const written = [write(train, output)];
   if (output !== undefined && selection.valFraction)
-    written.push(write(validation, output.replace(/(\.[^.]*)?$/, "-val$1")));
+    written.push(write(validation, output.replace(/(\.[^./]*)?$/, "-val$1")));
   process.stderr.write(`${[...written, describe(counts)].filter((line) => line !== "").join("\n")}\n`);
 }
 
-function write(rows: readonly unknown[], output: string | undefined): string {
-  const lines = rows.map((row) => `${printableJson(JSON.stringify(row))}\n`).join("");
+const toLine = (row: unknown) => `${printableJson(JSON.stringify(row))}\n`;
+
+function writeLines(rows: readonly unknown[], output: string | undefined): string {
+  const lines = rows.map(toLine).join("");
   if (output === undefined) {
     process.stdout.write(lines);
     return "";
   }
+  create(output, () => writeFileSync(output, lines, { flag: "wx" }));
+  return `${rows.length} lines written to ${output}`;
+}
+
+/** Harbor's programs read one document from a file. The names are numbers, because a task's name may be any text. */
+function writeFolder(documents: readonly unknown[], output: string | undefined): string {
+  if (output === undefined) return writeLines(documents, output);
+  create(output, () => {
+    mkdirSync(output);
+    for (const [index, document] of documents.entries()) {
+      writeFileSync(join(output, `${String(index + 1).padStart(6, "0")}.json`), toLine(document));
+    }
+  });
+  return `${documents.length} files written to ${output}`;
+}
+
+function create(output: string, write: () => void): void {
   try {
-    writeFileSync(output, lines, { flag: "wx" });
+    write();
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
-    if (code === "EEXIST") throw new UserError(`${output} already exists`, { hint: "name a new file" });
+    if (code === "EEXIST") throw new UserError(`${output} already exists`, { hint: "name a new one" });
     throw new UserError(`${output} cannot be written: ${message}`, { cause: error });
   }
-  return `${rows.length} lines written to ${output}`;
 }
 
 function describe({ episodes, tasks, ...left }: Selected["counts"]): string {
