@@ -149,13 +149,13 @@ test.each<[string, (connection: Connection) => unknown, string, RegExp]>([
   ["half a frame", ({ raw, close }) => [raw(huge.subarray(0, 3)), close()], "infrastructure", /broke|closed/],
   ["a lost session", ({ send }) => send(refuse("SESSION_ERROR")), "infrastructure", /SESSION_ERROR: is/],
   ["an error of its own", ({ send }) => send(refuse("EXECUTION_ERROR")), "agent", /EXECUTION_ERROR: is/],
-])("a step that is answered with %s", async (_, answer, kind, message) => {
+])("a step that is answered with %s", async (what, answer, kind, message) => {
   const server = await serve((connection) => ({ type }) => {
     if (type === "step") answer(connection);
     else if (type === "reset") connection.send(observe({ a: 1 }));
     else connection.close();
   });
-  const [episode] = await run(server.url, () => add(1), { timeoutSeconds: 0.3 });
+  const [episode] = await run(server.url, () => add(1), { timeoutSeconds: what === "nothing" ? 0.3 : 8 });
   expect(episode!.failure).toMatchObject({ kind, boundary: "environment", message: expect.stringMatching(message) });
   expect(episode!.trajectories[0]!.reward).toBeNull();
   await expect.poll(server.open, { timeout: 5000 }).toBe(0);
