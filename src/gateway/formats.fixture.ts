@@ -1,9 +1,11 @@
 /** A conversation with tools through the gateway, for every recorded model (src/chat/formats/recorded.fixture.ts). */
+import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
-import type { Sample, SampleRequest } from "../backends/engine.ts";
+import type { Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
 import { question } from "../chat/formats/recorded.fixture.ts";
 import type { ChatMessage, ToolDefinition } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
+import { dialects, type Shown } from "./dialects.fixture.ts";
 import { testGateway } from "./open-gateway.fixture.ts";
 
 const toolResult = '{"found": "Bahnhofstrasse 1"}';
@@ -16,50 +18,63 @@ export interface Played {
   starts: string | undefined;
 }
 
-/**
- * A question, a reply with calls, their results, an answer, another question and its answer, through the gateway and OpenAI's
- * client.
- */
-export async function playConversation(chat: Chat, replies: readonly Int32Array[], tools: readonly ToolDefinition[]) {
+interface PlayOptions {
+  /** How the client talks. Default: with OpenAI's client for chat completions, not streamed. */
+  dialect?: keyof typeof dialects;
+  streamed?: boolean;
+}
+
+/** A gateway whose model gives these replies, whatever it is asked. */
+export async function openScripted(chat: Chat, replies: readonly Int32Array[]) {
   const prompts: number[][] = [];
-  async function* sample(requests: readonly SampleRequest[]): AsyncGenerator<Sample, void, undefined> {
+  async function* sample(
+    requests: readonly SampleRequest[],
+    { onToken }: SampleOptions = {},
+  ): AsyncGenerator<Sample, void, undefined> {
     for (const [request, { prompt }] of requests.entries()) {
       const tokens = replies[prompts.length] ?? new Int32Array();
       prompts.push([...prompt]);
+      for (const token of tokens) onToken?.(request, token, 0);
       yield { request, tokens, logprobs: new Float32Array(tokens.length), stopReason: "stop", policyVersion: 0 };
     }
   }
   const limits = { maxPromptLength: 1e6, maxResponseLength: 1e6 };
-  const opened = await testGateway({ reply: () => "", chat, sampler: { sample }, limits });
+  return { ...(await testGateway({ reply: () => "", chat, sampler: { sample }, limits })), prompts };
+}
+
+/** A question, a reply with calls, their results, an answer, another question and its answer, through the gateway and a client. */
+export async function playConversation(
+  chat: Chat,
+  replies: readonly Int32Array[],
+  tools: readonly ToolDefinition[],
+  { dialect = "chat completions", streamed = false }: PlayOptions = {},
+) {
+  const opened = await openScripted(chat, replies);
   try {
-    const openai = new OpenAI({ baseURL: opened.entry.baseURL, apiKey: "any" });
-    const offered = tools.map((tool) => ({ type: "function" as const, function: { ...tool } }));
-    const messages: OpenAI.ChatCompletionMessageParam[] = [];
-    const answers: OpenAI.ChatCompletionMessage[] = [];
+    const talk = dialects[dialect](opened.entry, tools, streamed);
+    const answers: Shown[] = [];
     const ask = async () => {
-      const { choices } = await openai.chat.completions.create({ model: "m", messages, tools: offered } as never);
-      const { message } = (choices as OpenAI.ChatCompletion["choices"])[0]!;
-      messages.push(message);
-      answers.push(message);
-      return message;
+      const shown = await talk.ask();
+      answers.push(shown);
+      return shown;
     };
     let refused: string | undefined;
     try {
-      messages.push({ role: "user", content: question });
-      const { tool_calls: calls = [] } = await ask();
-      for (const { id } of calls) messages.push({ role: "tool", tool_call_id: id, content: toolResult });
-      if (calls.length === 0) messages.push({ role: "user", content: "Go on." });
+      talk.say(question);
+      const { calls } = await ask();
+      for (const { id } of calls) talk.result(id, toolResult);
+      if (calls.length === 0) talk.say("Go on.");
       await ask();
-      messages.push({ role: "user", content: "And then?" });
+      talk.say("And then?");
       await ask();
     } catch (error) {
-      if (!(error instanceof OpenAI.BadRequestError)) throw error;
+      if (!(error instanceof OpenAI.BadRequestError || error instanceof Anthropic.BadRequestError)) throw error;
       refused = error.message;
     }
     const steps = opened.steps();
     const played = steps.map(
       (step, at): Played => ({
-        prompt: prompts[at]!,
+        prompt: opened.prompts[at]!,
         sampled: [...replies[at]!],
         messages: step.messages,
         starts: step.starts,

@@ -53,6 +53,20 @@ test("a client that received a reply without its stop string continues from the 
   }
 });
 
+test("a client that received thinking without a start as text, before its answer, continues the reply", () => {
+  for (const [given, starts] of [
+    ["so\n\nfour", undefined],
+    ["four", undefined],
+    ["so", "history_rewritten"],
+  ] as const) {
+    const { conversation, reply } = begun("so</think>four");
+    expect([reply.reasoning, reply.content]).toEqual(["so", "four"]);
+    const next = conversation.begin([user("hi"), { role: "assistant", content: given }, user("more")]);
+    expect(next.starts).toBe(starts);
+    if (starts === undefined) expect(text(next.prompt)).toContain("so</think>four<|end|><|user|>more<|end|>");
+  }
+});
+
 describe("a client's changes to a tool call", () => {
   const written = '{"name": "add",  "arguments": {"b": 2, "a": {"x": 1}}}';
   const { conversation, reply } = begun(`let me<think>${call(written)}`, { tools });

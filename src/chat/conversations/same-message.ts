@@ -42,13 +42,18 @@ function sameReply(recorded: RecordedMessage, given: ChatMessage, callIds: Map<s
   if (calls.length !== back.length || pairs.length !== back.length) return false;
   const content = textOf(given.content).trim();
   const own = textOf(recorded.content);
-  const said = [own, recorded.shown ?? own].map((text) => text.trim());
+  const shown = recorded.shown ?? own;
+  const said = [own, shown, thoughtAsText({ ...recorded, content: shown })].map((text) => text.trim());
   // Clients often drop text next to tool calls.
   if (!said.includes(content) && !(content === "" && calls.length > 0)) return false;
   if (given.reasoning && given.reasoning.trim() !== (recorded.reasoning ?? "").trim()) return false;
   for (const { call, copy } of pairs) callIds.set(copy.id, call.id);
   return true;
 }
+
+/** A streamed reply whose thinking only ends, as its client got it: the thinking as text, then the answer. */
+export const thoughtAsText = ({ reasoning = "", content }: { reasoning?: string | undefined; content: string }) =>
+  `${reasoning}\n\n${content}`.trim();
 
 /** A call with the same id may have gained defaults and lost unknown keys, but no value may differ. */
 function sameCall(recorded: ToolCall, given: ToolCall): boolean {

@@ -1,5 +1,6 @@
 /** `POST /v1/responses` */
 import { randomUUID } from "node:crypto";
+import { thoughtAsText } from "../../chat/conversations/same-message.ts";
 import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/session/types.ts";
 import { type CallContext, callModel, type ModelCall } from "../calls/model-call.ts";
@@ -243,7 +244,10 @@ async function streamResponse(exchange: HttpExchange, context: CallContext, requ
   start();
   sendText(stream.end(generated.reply));
   if (request.json) countJson(generated.reply.content, request.json, context.notices);
-  const output = outputOf(context, request, generated);
+  const { reply } = generated;
+  const wasText = reply.reasoning && !announced.has(thought.id);
+  const shown = wasText ? { ...reply, reasoning: undefined, content: thoughtAsText(reply) } : reply;
+  const output = outputOf(context, request, { ...generated, reply: shown });
   for (const [output_index, item] of output.entries()) {
     const at = { item_id: item.id, output_index, content_index: 0 };
     if (item.type === "reasoning") {

@@ -1,5 +1,6 @@
 /** A reply while it is being sampled: the text of its content and thinking that can no longer change. */
 import type { CallOptions } from "../../chat/conversations/conversation.ts";
+import { thoughtAsText } from "../../chat/conversations/same-message.ts";
 import type { ThinkingMarks } from "../../chat/formats/format.ts";
 import type { ParsedReply } from "../../chat/messages.ts";
 import type { Chat } from "../../chat/types.ts";
@@ -110,6 +111,11 @@ export function replyStream(chat: Chat, { options, stops = [] }: ReplyStreamOpti
       return delta;
     },
     end({ content, reasoning = "" }) {
+      // Thinking that only ended was sent as text before its end arrived. It stays text, and the answer follows it.
+      const shown = sent.content.trimStart();
+      if (shown !== "" && sent.reasoning === "" && reasoning.startsWith(shown)) {
+        return { reasoning: "", content: thoughtAsText({ reasoning, content }).slice(shown.length) };
+      }
       return { reasoning: rest("reasoning", reasoning), content: rest("content", content) };
     },
   };
