@@ -81,3 +81,21 @@ describe.each(models.map((model) => [model.name, model] as const))("%s", (_name,
     }
   });
 });
+
+test.each(["messages", "responses"] as const)(
+  "%s: thinking after the answer is streamed behind it",
+  async (dialect) => {
+    const model = played.find(({ name }) => name === "gpt-oss")!;
+    const tokenizer = tokenizerOf(model);
+    const chat = recordedChat(tokenizer, model.eos, formatOf(model), asRecorded(replay(model, tokenizer)), true);
+    const text = "<|channel|>final<|message|>Hi.<|end|><|start|>assistant<|channel|>analysis<|message|>hm<|end|>";
+    const opened = await openScripted(chat, [tokenizer.encode(text)]);
+    try {
+      const talk = dialects[dialect](opened.entry, tools, true);
+      talk.say(question);
+      expect(await talk.ask()).toEqual({ reasoning: "hm", content: "Hi.", calls: [] });
+    } finally {
+      await opened.close();
+    }
+  },
+);

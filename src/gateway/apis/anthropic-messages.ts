@@ -215,7 +215,10 @@ async function streamMessage(exchange: HttpExchange, context: CallContext, call:
   };
   const sendText = ({ reasoning, content }: { reasoning: string; content: string }) => {
     if (reasoning !== "") {
-      if (open !== "thinking") startBlock(thinkingBlock(""));
+      if (open !== "thinking") {
+        endBlock();
+        startBlock(thinkingBlock(""));
+      }
       open = "thinking";
       sendDelta({ type: "thinking_delta", thinking: reasoning });
     }

@@ -209,7 +209,7 @@ async function streamResponse(exchange: HttpExchange, context: CallContext, requ
   const stream = replyStream(context.chat, { options: request.params });
   const message = messageItem(request, "in_progress", []);
   const thought = { ...reasoningItem(request, ""), content: [] };
-  /** The items that were announced so far. Thinking comes first. */
+  /** The items that were announced so far, in their order. */
   const announced = new Set<string>();
 
   const start = () => {
@@ -219,10 +219,11 @@ async function streamResponse(exchange: HttpExchange, context: CallContext, requ
   };
   /** Announces the item and its only part; returns their place. */
   const announce = (item: typeof message | typeof thought, part: object) => {
-    const output_index = item === message && announced.has(thought.id) ? 1 : 0;
+    const isNew = !announced.has(item.id);
+    announced.add(item.id);
+    const output_index = [...announced].indexOf(item.id);
     const at = { item_id: item.id, output_index, content_index: 0 };
-    if (!announced.has(item.id)) {
-      announced.add(item.id);
+    if (isNew) {
       send("response.output_item.added", { output_index, item });
       send("response.content_part.added", { ...at, part });
     }
@@ -247,7 +248,10 @@ async function streamResponse(exchange: HttpExchange, context: CallContext, requ
   const { reply } = generated;
   const wasText = reply.reasoning && !announced.has(thought.id);
   const shown = wasText ? { ...reply, reasoning: undefined, content: thoughtAsText(reply) } : reply;
+  const order = [...announced];
+  const place = ({ id }: Item) => (announced.has(id) ? order.indexOf(id) : order.length);
   const output = outputOf(context, request, { ...generated, reply: shown });
+  output.sort((one, other) => place(one) - place(other));
   for (const [output_index, item] of output.entries()) {
     const at = { item_id: item.id, output_index, content_index: 0 };
     if (item.type === "reasoning") {
