@@ -21,8 +21,8 @@ withEngine("commands and files, without a network; a limit ends the container", 
   const open = container({ image, env: { WORD: "done" }, warm: 1 });
   const cleans: (() => Promise<void>)[] = [];
   const box = await open({ tearDown: (clean) => cleans.push(clean) });
-  await box.write("/work/a b/$(touch x)/it's.txt", "line\n");
-  expect(await box.read("/work/a b/$(touch x)/it's.txt")).toBe("line\n");
+  await box.write("/app/a b/$(touch x)/it's.txt", "line\n");
+  expect(await box.read("/app/a b/$(touch x)/it's.txt")).toBe("line\n");
   await expect(box.read("/none")).rejects.toThrow(/cannot be read.*No such file/);
   expect(await box.exec('echo "$WORD"; cat; exit 3', { input: "in", cwd: "/work" })).toEqual({
     ...{ exitCode: 3, stdout: "done\nin", stderr: "" },

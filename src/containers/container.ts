@@ -59,8 +59,8 @@ const ownerLabel = "hone.owner";
  * const open = container({ image: "python:3.13-slim", warm: 4 });
  * const workflow = async ({ row }, { model, tearDown }) => {
  *   const box = await open({ tearDown });
- *   await box.write("/work/main.py", code);
- *   const { exitCode, stdout } = await box.exec("python /work/main.py", { timeoutSeconds: 10 });
+ *   await box.write("/app/main.py", code);
+ *   const { exitCode, stdout } = await box.exec("python /app/main.py", { timeoutSeconds: 10 });
  * };
  */
 export function container(options: ContainerOptions) {
