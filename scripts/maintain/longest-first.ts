@@ -4,7 +4,8 @@ import { BaseSequencer, type TestSpecification } from "vitest/node";
 
 const longest = [
   ...["sdk", "verl", "verl-driver", "train", "own-server", "sharded", "reward-models", "against-transformers"],
-  ...["two-servers", "other-models", "losses-by-autograd", "conformance", "tinker", "examples"],
+  ...["two-servers", "other-models", "losses-by-autograd", "conformance", "tinker", "examples", "harbor", "container"],
+  ...["backends", "against-trl", "package"],
 ];
 
 export class LongestFirst extends BaseSequencer {
