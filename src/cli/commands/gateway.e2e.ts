@@ -150,7 +150,7 @@ describe("hone gateway", () => {
       .split("\n")
       .map((line) => JSON.parse(line) as { session: string; calls: number });
     expect(Object.fromEntries(sessions.map((each) => [each.session, each.calls]))).toEqual({
-      ...{ chat: 6, stream: 3, others: 4, anthropic: 2 },
+      ...{ chat: 6, default: 2, stream: 3, others: 4, anthropic: 2 },
     });
   });
 });
