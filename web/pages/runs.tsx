@@ -223,7 +223,7 @@ const validationText = (validation: RunSummary["validation"]) =>
 /** A small curve in a table. */
 function Sparkline({ values, label }: { values: readonly (number | null)[]; label: string }) {
   const known = values.flatMap((value, index) => (value === null || !Number.isFinite(value) ? [] : [{ index, value }]));
-  if (known.length < 2) return <span class="muted">–</span>;
+  if (known.length < 2) return null;
   const low = Math.min(...known.map(({ value }) => value));
   const range = Math.max(...known.map(({ value }) => value)) - low || 1;
   const points = known.map(
