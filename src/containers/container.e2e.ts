@@ -2,7 +2,8 @@
 import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { fileURLToPath } from "node:url";
-import { expect, test } from "vitest";
+import { afterAll, expect, test } from "vitest";
+import { ownerMark } from "../files/temporary-names.ts";
 import { container } from "./container.ts";
 import { hostImage, testEngine } from "./host-image.fixture.ts";
 
@@ -11,11 +12,19 @@ if (typeof engine === "string") console.warn(`NOT RUN: containers (${engine})`);
 const withEngine = test.skipIf(typeof engine === "string");
 const image = typeof engine === "string" ? "" : await hostImage(engine);
 
-async function owned(): Promise<number> {
-  if (typeof engine === "string") return 0;
-  const { stdout } = await engine.run(["ps", "-aq", "--filter", "label=hone.owner"]);
-  return stdout.split("\n").filter(Boolean).length;
+async function ownedIds(label = "hone.owner"): Promise<string[]> {
+  if (typeof engine === "string") return [];
+  const { stdout } = await engine.run(["ps", "-aq", "--filter", `label=${label}`]);
+  return stdout.split("\n").filter(Boolean);
 }
+const owned = async () => (await ownedIds()).length;
+
+// A test process is ended without its exit handlers, so the container that waits would stay until the next run.
+afterAll(async () => {
+  for (const id of await ownedIds(`hone.owner=${ownerMark}`)) {
+    if (typeof engine !== "string") await engine.run(["rm", "-f", "-v", id]);
+  }
+});
 
 withEngine("commands and files, without a network; a limit ends the container", async () => {
   const open = container({ image, env: { WORD: "done" }, warm: 1 });
@@ -24,7 +33,7 @@ withEngine("commands and files, without a network; a limit ends the container", 
   await box.write("/app/a b/$(touch x)/it's.txt", "line\n");
   expect(await box.read("/app/a b/$(touch x)/it's.txt")).toBe("line\n");
   await expect(box.read("/none")).rejects.toThrow(/cannot be read.*No such file/);
-  expect(await box.exec('echo "$WORD"; cat; exit 3', { input: "in", cwd: "/work" })).toEqual({
+  expect(await box.exec('echo "$WORD"; cat; exit 3', { input: "in", cwd: "/app" })).toEqual({
     ...{ exitCode: 3, stdout: "done\nin", stderr: "" },
   });
   expect((await box.exec("exec 3<>/dev/tcp/127.0.0.1/9")).exitCode).not.toBe(0);
