@@ -127,6 +127,9 @@ async function start({
       network,
       "--security-opt",
       "no-new-privileges",
+      // The first process ignores SIGTERM, for which podman waits 10 seconds.
+      "--stop-signal",
+      "SIGKILL",
     ],
     ...limits,
     ...flagsOf(env),
