@@ -1,5 +1,6 @@
 /** The input of the launcher (worker/sandbox/launch.py): everything that a program may do and use. */
 import { fileURLToPath } from "node:url";
+import type { Cgroup } from "./cgroup.ts";
 import type { Interpreter } from "./interpreters.ts";
 import type { Isolation, SandboxLimits } from "./types.ts";
 
@@ -16,8 +17,7 @@ export interface LaunchPlan {
   /** Paths that the program sees in addition to the system's own folders. */
   paths: readonly string[];
   limits: Pick<SandboxLimits, "cpuSeconds" | "fileBytes" | "processes"> & { addressSpace: number | null };
-  /** The file that moves the program into its cgroup. */
-  cgroup: string | null;
+  cgroup: Pick<Cgroup, "entrances" | "processLimit"> | null;
   /** Whether descriptor 4 is passed on to the program. */
   channel: boolean;
   command: readonly string[];
@@ -29,7 +29,7 @@ export interface Placed {
   command: readonly string[];
   interpreter: Interpreter | undefined;
   limits: SandboxLimits;
-  cgroup: string | null;
+  cgroup: LaunchPlan["cgroup"];
   channel: boolean;
   marker: string;
 }

@@ -5,7 +5,7 @@ import { basename, join } from "node:path";
 import type { Duplex, Readable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError } from "../../errors.ts";
-import { type Cgroup, openCgroup } from "./cgroup.ts";
+import { type Cgroup, openCgroup, threadsPerProcess } from "./cgroup.ts";
 import { findInterpreter } from "./interpreters.ts";
 import { launchCommand, launchPlan } from "./launch-plan.ts";
 import { createFolder } from "./leftovers.ts";
@@ -17,8 +17,6 @@ const setUpSeconds = 30;
 /** Time for the launcher to end its processes before this process does, and for output to arrive afterwards. */
 const graceSeconds = 5;
 const mebibyte = 2 ** 20;
-/** Numeric libraries start one thread for each core. */
-const threadsPerProcess = 8;
 
 /** A connection with descriptor 4 of a program. */
 export interface Connection {
@@ -47,7 +45,7 @@ export async function runProgram(
     await writeFiles(join(folder, "files"), program.files ?? {});
     cgroup = openCgroup(marker, limits);
     const placed = { folder, command, interpreter, limits, marker };
-    const plan = launchPlan(level, { ...placed, cgroup: cgroup?.entrance ?? null, channel: connection !== undefined });
+    const plan = launchPlan(level, { ...placed, cgroup: cgroup ?? null, channel: connection !== undefined });
     return await launch(launchCommand(python, plan), { level, folder, marker, limits, program, cgroup, connection });
   } finally {
     cgroup?.remove();
