@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 /**
- * `npm test` runs every check: types, the page's types, lint, unused code, unit tests, the worker's tests, some of them again on a
+ * `npm test` runs every check: types, the page's types, lint, unused code, unit tests, slow unit tests, the worker's tests, some of them again on a
  * simulated device, end-to-end tests. It sets up what is missing meanwhile. All run even when one fails.
  *
  *     npm test -- quick         types, page, lint, unused, unit, and one training run
@@ -52,7 +52,8 @@ const checksWith = (python) => ({
   page: [...tool("typescript/bin/tsc"), "-p", "web"],
   lint: [...tool("@biomejs/biome/bin/biome"), "check", "."],
   unused: [...tool("knip/bin/knip.js"), "--no-progress"],
-  unit: vitest("--project", "unit*"),
+  unit: vitest("--project", "unit", "--project", "unit-alone"),
+  slow: vitest("--project", "unit-slow"),
   run: vitest("--project", "e2e", "src/cli/train.e2e.ts", "-t", "raises the reward of a real model"),
   worker: pytest(python, "worker/tests"),
   device: [

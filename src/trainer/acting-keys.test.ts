@@ -1,4 +1,5 @@
 /** `rllm.agent`, `rllm.env` and `rllm.workflow` through whole runs: each key is set to another value and must have an effect. */
+// Slow: a run for each key.
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";

@@ -1,4 +1,5 @@
 /** Every program that a document shows compiles, with the types that a reader's editor would see. */
+// Slow: compiles all programs of the documents.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";

@@ -1,4 +1,5 @@
 /** Whole runs in which a small model learns from a teacher that answers "a". */
+// Slow: whole runs.
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it, test } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
