@@ -53,7 +53,7 @@ export default defineConfig({
           globalSetup: "./scripts/maintain/shared-models.ts",
           testTimeout: 600_000,
           hookTimeout: 600_000,
-          maxWorkers: 2,
+          maxWorkers: 3,
         },
       },
     ],
