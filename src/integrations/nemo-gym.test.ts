@@ -52,7 +52,10 @@ test.each([true, false])("model calls join their rollouts, which run at once (by
   const port = await freePort();
   const answers: Record<string, unknown>[] = [];
   const agent = await serve(async (run) => {
-    expect(run).toMatchObject({ answer: 1, responses_create_params: { metadata: { hone_rollout: run._ng_rollout_id } } });
+    expect(run).toMatchObject({
+      answer: 1,
+      responses_create_params: { metadata: { hone_rollout: run._ng_rollout_id } },
+    });
     const { body } = await call(port, run, byPath);
     answers.push(body);
     const said = JSON.stringify(body).includes("reply 2") ? 0.5 : 0;

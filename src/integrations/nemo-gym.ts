@@ -167,7 +167,11 @@ async function forward(rollouts: Joint["rollouts"], incoming: IncomingMessage, o
   const id = path?.[1] ?? body?.metadata?.[key];
   const address = typeof id === "string" ? rollouts.get(id) : undefined;
   if (path === null || address === undefined) {
-    return refuse(outgoing, 404, "the call names no rollout that runs: not in its path, and not in metadata.hone_rollout");
+    return refuse(
+      outgoing,
+      404,
+      "the call names no rollout that runs: not in its path, and not in metadata.hone_rollout",
+    );
   }
   if (body?.metadata) delete body.metadata[key];
   const gone = new AbortController();

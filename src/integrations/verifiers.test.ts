@@ -85,7 +85,10 @@ test.each([
 test("a process that ends is named with its last lines, and the next rollout starts another", async () => {
   for (const _ of [1, 2]) {
     const { failure } = await run("dies");
-    expect(failure).toMatchObject({ kind: "infrastructure", message: expect.stringMatching(/exit code 3\n {2}out of memory/) });
+    expect(failure).toMatchObject({
+      kind: "infrastructure",
+      message: expect.stringMatching(/exit code 3\n {2}out of memory/),
+    });
   }
 });
 

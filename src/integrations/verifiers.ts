@@ -148,9 +148,12 @@ function toOutcome({ traces }: Played): Outcome {
   if (trace === undefined) throw new Error("the environment ended without a call of the policy");
   if (others.length > 0) {
     const names = [...new Set(traces.map(({ name }) => name))].join(", ");
-    throw new UserError(`the policy played ${traces.length} parts of an episode (${names}), which is not supported so far`, {
-      hint: "give all but one of them a client and a model of their own in `env`",
-    });
+    throw new UserError(
+      `the policy played ${traces.length} parts of an episode (${names}), which is not supported so far`,
+      {
+        hint: "give all but one of them a client and a model of their own in `env`",
+      },
+    );
   }
   const rewards = Object.entries(trace.rewards);
   const known = rewards.flatMap(([, value]) => (value === null ? [] : [value]));
