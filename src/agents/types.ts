@@ -181,6 +181,8 @@ export interface WorkflowContext {
   purpose: "train" | "validate";
   /** Model calls that one role may make (`rllm.agent.max_steps`); one more ends the rollout. */
   maxSteps: number;
+  /** Containers that `container()` of `hone-rl/containers` keeps ready; negative: one for each core (`rllm.workflow.warm_queue_size`). */
+  warmQueueSize?: number;
   /** Random numbers in [0, 1) for this rollout; a repeated run gets the same numbers. */
   random: () => number;
   /**

@@ -1,4 +1,5 @@
 /** A container as a sandbox for workflows: commands and files of an untrusted program. */
+import { availableParallelism } from "node:os";
 import { posix } from "node:path";
 import { RunError } from "../errors.ts";
 import { type EngineName, findEngine } from "./engine.ts";
@@ -79,7 +80,8 @@ export interface OpenContainer {
 export function container(options: ContainerOptions): OpenContainer {
   const queue = warmQueue(() => start(options));
   const open = async (context: ContainerContext = {}): Promise<Container> => {
-    const opened = await queue.take(options.warm ?? context.warmQueueSize ?? 0);
+    const size = options.warm ?? context.warmQueueSize ?? 0;
+    const opened = await queue.take(size < 0 ? availableParallelism() : size);
     context.tearDown?.(opened.close);
     return opened;
   };
