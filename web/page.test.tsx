@@ -52,6 +52,7 @@ describe.each([
   [`${run}/episodes`, "<b>toy</b>/1:0", "workflow failed"],
   [`${run}/episodes?q=cat`, "1 episode", "<cat>"],
   [`${run}/episodes/t1.0`, "the answer is <b>wrong</b>", "<script>", "<helpful> 0.25"],
+  [`${run}/episodes/t1.0`, "3 commands, 1 failed", "ls <app>", "2 files changed", "/app/<b>main</b>.py", "found: <nothing>"],
   [`${run}/episodes/t1.0?tokens=ids`, "100", "<img src=x>"],
   [`${run}/episodes/t2.1`, "attempt 1 failed", "no <answer>"],
   [`${run}/failures`, "How episodes ended", "agent, step 2"],

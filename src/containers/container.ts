@@ -3,6 +3,8 @@ import { availableParallelism } from "node:os";
 import { posix } from "node:path";
 import { RunError } from "../errors.ts";
 import { type EngineName, findEngine } from "./engine.ts";
+import type { Trial } from "../trajectories/types.ts";
+import { changedFiles } from "./changed-files.ts";
 import { type Started, startContainer } from "./start.ts";
 import { type WarmCounts, warmQueue } from "./warm-queue.ts";
 
@@ -49,8 +51,12 @@ export interface Container {
   read(path: string): Promise<string>;
   /** Creates the folders of the path. */
   write(path: string, content: string | Uint8Array): Promise<void>;
+  /** The commands so far and the files that they changed, as `trial` of the workflow's outcome: the viewer shows them. */
+  record(): Promise<Trial>;
   close(): Promise<void>;
 }
+
+const mostCommands = 200;
 
 /** What `open` reads of a workflow's context. */
 export interface ContainerContext {
@@ -109,8 +115,13 @@ const flagsOf = (env: Readonly<Record<string, string>>) =>
 
 function opened({ engine, image, id, remove }: Started): Container {
   let over: string | undefined;
+  const commands: NonNullable<Trial["commands"]>[number][] = [];
 
-  async function exec(command: string | readonly string[], options: ExecOptions = {}): Promise<Executed> {
+  async function exec(
+    command: string | readonly string[],
+    options: ExecOptions = {},
+    recorded = true,
+  ): Promise<Executed> {
     if (over !== undefined) throw new RunError(`the container of ${image} ${over}`);
     const { timeoutSeconds = 60, input, cwd, env = {}, maxOutput = 2 ** 20, signal } = options;
     const program = typeof command === "string" ? ["sh", "-c", command] : command;
@@ -118,6 +129,11 @@ function opened({ engine, image, id, remove }: Started): Container {
     const limits = { timeoutMs: timeoutSeconds * 1000, maxOutput };
     const run = { ...limits, ...(input === undefined ? {} : { input }), ...(signal ? { signal } : {}) };
     const { cut, ...ran } = await engine.run(["exec", ...flags, id, ...program], run);
+    if (recorded && commands.length < mostCommands) {
+      const text = typeof command === "string" ? command : command.join(" ");
+      const output = `${ran.stdout}${ran.stderr}`;
+      commands.push({ command: text.slice(0, 2000), exitCode: ran.exitCode, output: output.slice(-2000) });
+    }
     if (cut === undefined) return ran;
     // The program goes on without its client, so its container ends.
     over =
@@ -127,19 +143,19 @@ function opened({ engine, image, id, remove }: Started): Container {
   }
 
   return {
-    exec,
+    exec: (command, options) => exec(command, options),
     async read(path) {
-      const { exitCode, stdout, stderr } = await exec(["cat", "--", path], { maxOutput: 64 * 2 ** 20 });
+      const { exitCode, stdout, stderr } = await exec(["cat", "--", path], { maxOutput: 64 * 2 ** 20 }, false);
       if (exitCode === 0) return stdout;
       throw new Error(`${path} cannot be read: ${stderr.trim()}`);
     },
     async write(path, content) {
       const script = 'mkdir -p -- "$1" && cat > "$2"';
-      const { exitCode, stderr } = await exec(["sh", "-c", script, "sh", posix.dirname(path), path], {
-        input: content,
-      });
+      const args = ["sh", "-c", script, "sh", posix.dirname(path), path];
+      const { exitCode, stderr } = await exec(args, { input: content }, false);
       if (exitCode !== 0) throw new Error(`${path} cannot be written: ${stderr.trim()}`);
     },
+    record: async () => ({ commands: [...commands], files: over === undefined ? await changedFiles(engine, id) : [] }),
     async close() {
       if (over === undefined) await remove();
       over ??= "was closed";
