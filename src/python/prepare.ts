@@ -49,7 +49,7 @@ export async function prepareTransformers(version: string): Promise<string> {
  * @throws UserError if the user can install what is missing; RunError if the set-up fails
  */
 export async function prepareEnvironment(
-  name: "vllm" | "vllm-cpu" | "verl" | "verl-gpu" | "harbor" | "verifiers",
+  name: "vllm" | "vllm-cpu" | "verl" | "verl-gpu" | "harbor" | "verifiers" | "verifiers-openenv" | "openenv",
 ): Promise<string> {
   return (await runSetup<PreparedPython>("environment", name)).python;
 }

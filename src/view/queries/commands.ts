@@ -38,7 +38,7 @@ function commandsIn({ name, instance, steps }: StoredTrajectory): Command[] {
   for (const message of steps.flatMap((step) => step.messages)) {
     if (message.role === "tool" && message.toolCallId) results.set(message.toolCallId, describeContent(message.content));
   }
-  return steps.flatMap((step, index) => {
+  return steps.flatMap((step, index): Command[] => {
     const calls = (step.reply?.toolCalls ?? []).map((call) => {
       const output = results.get(call.id) ?? null;
       return { role, turn: index + 1, tool: call.name, ...shown(commandOf(call.arguments), output) };
