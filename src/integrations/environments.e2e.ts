@@ -1,14 +1,16 @@
 /** Environments of other systems, from their packages, train a tiny model. Only in nightly: their packages are installed. */
-import { execFile, spawn } from "node:child_process";
+import { execFile, execFileSync, spawn } from "node:child_process";
 import { createServer } from "node:http";
 import { type AddressInfo, connect } from "node:net";
-import { readdirSync, readFileSync } from "node:fs";
+import { cpSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { multiTurn } from "../agents/multi-turn.ts";
-import type { Workflow } from "../agents/types.ts";
+import type { Reply, Workflow } from "../agents/types.ts";
+import { buildImage } from "../containers/build-image.ts";
+import { hostImage, testEngine } from "../containers/host-image.fixture.ts";
 import { fromRows } from "../data/from-rows.ts";
 import type { Dataset } from "../data/types.ts";
 import { nightly } from "../nightly.fixture.ts";
@@ -132,6 +134,35 @@ describe.skipIf(!nightly)("from their packages", () => {
       expect(metrics.actions).toBe(2);
       expect(trajectories[0]?.reward).toBeGreaterThan(0);
     }
+  });
+
+  test("an image of that environment, which Hone starts", async (context) => {
+    const engine = await testEngine();
+    if (typeof engine === "string") return context.skip(`no image is started: ${engine}`);
+    const base = await hostImage(engine, "-languages");
+    const [port, build] = [await freePort(), join(root, "build")];
+    const { stdout } = await run(python, ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
+    mkdirSync(build);
+    cpSync(stdout.trim(), join(build, "packages"), { recursive: true });
+    cpSync(join(root, "echo_env"), join(build, "echo_env"), { recursive: true });
+    const serve = ["python3", "-m", "uvicorn", "server.app:app", "--host", "127.0.0.1", "--port", String(port)];
+    writeFileSync(
+      join(build, "Dockerfile"),
+      `FROM ${base}\nCOPY packages /packages\nCOPY echo_env /srv\nENV PYTHONPATH=/packages:/srv\nWORKDIR /srv\nENTRYPOINT ${JSON.stringify(serve)}\n`,
+    );
+    const image = await buildImage(engine, build, 600);
+    ends.push(() => execFileSync(engine.name, ["rmi", "-f", image], { stdio: "ignore" }));
+    const environment = openEnv<{ seed: number }>({ image, port, network: "host", timeoutSeconds: 120 });
+    const ask = { signal: new AbortController().signal, random: () => 0 };
+    const first = await environment(fromRows("echo", [{ seed: 1 }]).task(0));
+    expect(await first.reset(ask)).toContain("ready");
+    const call = { id: "call", name: "act", arguments: { message: "hello" } };
+    const reply = { toolCalls: [call], problems: [] } as unknown as Reply;
+    expect(await first.step(reply, ask)).toMatchObject({ reward: 0.5, observation: [{ role: "tool" }] });
+    await first.close?.();
+    const { stdout: ids } = await engine.run(["ps", "-q", "--filter", `ancestor=${image}`]);
+    expect(ids.trim().split("\n")).toHaveLength(1);
+    await engine.run(["rm", "-f", ids.trim()]);
   });
 
   test("verifiers' OpenEnv taskset, which is in its package", async () => {

@@ -165,7 +165,7 @@ function imageServer<Row>(options: OpenEnvOptions<Row>): () => Promise<Server> {
     try {
       const mapped = network === "host" ? `127.0.0.1:${port}` : await mappedPort(engine, box.id, port);
       const server = openServer({ ...options, url: `http://${mapped}` });
-      await answers(`http://${mapped}`, box, timeoutSeconds);
+      await untilReady(`http://${mapped}`, box, timeoutSeconds);
       return { server, box };
     } catch (error) {
       await box.remove();
@@ -189,7 +189,7 @@ async function mappedPort(engine: Engine, id: string, port: number): Promise<str
 }
 
 /** Waits until the server in the container answers. */
-async function answers(base: string, box: Started, seconds: number): Promise<void> {
+async function untilReady(base: string, box: Started, seconds: number): Promise<void> {
   const until = performance.now() + seconds * 1000;
   for (;;) {
     const signal = AbortSignal.timeout(2000);
