@@ -23,7 +23,8 @@ export function readDiff(text: string, without: readonly string[]): NonNullable<
     const [, kind, path] = /^([ACD]) (\/.*)$/.exec(line) ?? [];
     return kind && path ? [{ path, change: kinds[kind as keyof typeof kinds] }] : [];
   });
-  const inside = (path: string) => [...without, "/proc", "/sys", "/dev"].some((folder) => `${path}/`.startsWith(`${folder}/`));
+  const inside = (path: string) =>
+    [...without, "/proc", "/sys", "/dev"].some((folder) => `${path}/`.startsWith(`${folder}/`));
   const listed = entries
     .filter(({ path }) => !inside(path) && !/\/(__pycache__|\.cache|node_modules)(\/|$)|\.pyc$/.test(path))
     .sort((left, right) => (left.path < right.path ? -1 : 1));

@@ -91,7 +91,8 @@ print(sorted(glob.glob("*")), os.getcwd())
     const forked = await run(fork, { processes: 20 });
     expect([forked.exitCode, forked.stderr]).toEqual([1, expect.stringContaining("BlockingIOError")]);
     if (isolation.memory === "cgroup") {
-      const sharing = "import os, time\nfor n in range(8):\n  if os.fork() == 0:\n    b = bytearray(40_000_000); time.sleep(9)\nfor n in range(8): os.wait()";
+      const sharing =
+        "import os, time\nfor n in range(8):\n  if os.fork() == 0:\n    b = bytearray(40_000_000); time.sleep(9)\nfor n in range(8): os.wait()";
       expect(await run(sharing, { memoryBytes: 128 * 2 ** 20 })).toMatchObject({ ended: "memory" });
     }
     await sandbox!.close();

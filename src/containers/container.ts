@@ -2,9 +2,9 @@
 import { availableParallelism } from "node:os";
 import { posix } from "node:path";
 import { RunError } from "../errors.ts";
-import { type EngineName, findEngine } from "./engine.ts";
 import type { Trial } from "../trajectories/types.ts";
 import { changedFiles } from "./changed-files.ts";
+import { type EngineName, findEngine } from "./engine.ts";
 import { type Started, startContainer } from "./start.ts";
 import { type WarmCounts, warmQueue } from "./warm-queue.ts";
 

@@ -69,7 +69,9 @@ export async function hostImage(engine: Engine, languages: "" | "-languages" = "
 /** @returns the programs whose libraries they need */
 function copyLanguages(root: string): string[] {
   const show = "import sys, sysconfig; print(sys.executable, sysconfig.get_path('stdlib'))";
-  const [python = "", library = ""] = execFileSync("/usr/bin/python3", ["-I", "-c", show], { encoding: "utf8" }).trim().split(" ");
+  const [python = "", library = ""] = execFileSync("/usr/bin/python3", ["-I", "-c", show], { encoding: "utf8" })
+    .trim()
+    .split(" ");
   copyFileSync(python, join(root, "usr/bin/python3"));
   copyFileSync(process.execPath, join(root, "usr/bin/node"));
   const needless = /\/(test|tests|idlelib|tkinter|ensurepip|dist-packages|site-packages|__pycache__|config-[^/]*)$/;

@@ -48,7 +48,12 @@ test("a program that ends later is reported", async () => {
 });
 
 test.each([
-  ["ends", ["failed to request quick Tunnel: lookup api.trycloudflare.com: no such host"], "exit 1", /exit code 1\n.*\n.*no such host/],
+  [
+    "ends",
+    ["failed to request quick Tunnel: lookup api.trycloudflare.com: no such host"],
+    "exit 1",
+    /exit code 1\n.*\n.*no such host/,
+  ],
   ["prints no address", ["INF Requesting new quick Tunnel"], "exec sleep 600", /no address within 0.5 seconds/],
   ["opens one on this machine", ["INF |  https://localhost  |"], "exec sleep 600", /which only this machine reaches/],
 ])("a program that %s is an error with what it said", async (_name, lines, then, message) => {

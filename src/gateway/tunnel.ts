@@ -77,13 +77,17 @@ export async function openTunnel(
   }
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<{ why: string }>((resolve) => {
-    timer = setTimeout(() => resolve({ why: `printed no address within ${timeoutSeconds} seconds` }), timeoutSeconds * 1000);
+    timer = setTimeout(
+      () => resolve({ why: `printed no address within ${timeoutSeconds} seconds` }),
+      timeoutSeconds * 1000,
+    );
   });
   const first = await Promise.race([address, late, gone.then((why) => ({ why }))]);
   clearTimeout(timer);
   if (typeof first !== "string" || isLoopback(new URL(first).hostname)) {
     await close();
-    if (typeof first === "string") throw new RunError(`${name} opened a tunnel at ${first}, which only this machine reaches`);
+    if (typeof first === "string")
+      throw new RunError(`${name} opened a tunnel at ${first}, which only this machine reaches`);
     if (first.why === "missing") {
       throw new UserError(`rllm.gateway.tunnel=${name}: the program ${name} is not installed`, {
         hint: `${program.install}, or set the key to the address of a tunnel of your own`,

@@ -9,7 +9,8 @@ const whole: TrialEvent[] = ["environment-start", "agent-start", "agent-end", "v
 function end(result: Partial<TrialResult>, events = whole, verifierOutput = "") {
   const stages: string[] = [];
   const complete = { verifier_result: null, exception_info: null, failure_cause: null, reward_valid: true, ...result };
-  const outcome = () => toOutcome({ result: complete, verifierOutput, files: [] }, new Set(events), (name) => stages.push(name));
+  const outcome = () =>
+    toOutcome({ result: complete, verifierOutput, files: [] }, new Set(events), (name) => stages.push(name));
   return { outcome, stages };
 }
 const rewards = (given: Record<string, number>) => ({ verifier_result: { rewards: given } });

@@ -1,8 +1,8 @@
 /** Environments of other systems, from their packages, train a tiny model. Only in nightly: their packages are installed. */
 import { execFile, execFileSync, spawn } from "node:child_process";
+import { cpSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { type AddressInfo, connect } from "node:net";
-import { cpSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
@@ -80,7 +80,11 @@ async function trainTwoSteps<Row>(name: string, data: Dataset<Row>, workflow: Wo
   });
   expect([exitCode, history.length]).toEqual([0, 2]);
   const episodes = readdirSync(join(folder, "episodes"))
-    .flatMap((file) => readFileSync(join(folder, "episodes", file), "utf8").trim().split("\n"))
+    .flatMap((file) =>
+      readFileSync(join(folder, "episodes", file), "utf8")
+        .trim()
+        .split("\n"),
+    )
     .map(readEpisode);
   expect(episodes).toHaveLength(16);
   for (const { trajectories, failure } of episodes) {
@@ -168,7 +172,11 @@ describe.skipIf(!nightly)("from their packages", () => {
   test("verifiers' OpenEnv taskset, which is in its package", async () => {
     const resets = [1, 2, 3, 4].map((seed) => ({ seed }));
     const own = await prepareEnvironment("verifiers-openenv");
-    const options = { taskset: { id: "openenv", base_url: url, resets }, python: own, env: { player: { max_turns: 2 } } };
+    const options = {
+      taskset: { id: "openenv", base_url: url, resets },
+      python: own,
+      env: { player: { max_turns: 2 } },
+    };
     const tasks = await verifiersTasks(options);
     expect(tasks.size).toBe(4);
     const episodes = await trainTwoSteps("verifiers", tasks, verifiersEnvironment(options));
@@ -181,7 +189,11 @@ describe.skipIf(!nightly)("from their packages", () => {
     const script = join(import.meta.dirname, "../../worker/tests/serve_nemo_gym.py");
     start(process.env.HONE_NEMO_GYM_PYTHON!, [script, String(port), `http://127.0.0.1:${listen}/v1`]);
     await listens(port);
-    const tool = { name: "get_weather", type: "function", parameters: { type: "object", properties: { city: { type: "string" } } } };
+    const tool = {
+      name: "get_weather",
+      type: "function",
+      parameters: { type: "object", properties: { city: { type: "string" } } },
+    };
     const rows: NemoGymRow[] = ["Rome", "Oslo", "Lima", "Cairo"].map((city) => ({
       responses_create_params: { input: [{ role: "user", content: `weather in ${city}?` }], tools: [tool] },
     }));

@@ -193,7 +193,13 @@ async function untilReady(base: string, box: Started, seconds: number): Promise<
   const until = performance.now() + seconds * 1000;
   for (;;) {
     const signal = AbortSignal.timeout(2000);
-    if (await fetch(`${base}/schema`, { signal }).then(({ ok }) => ok, () => false)) return;
+    if (
+      await fetch(`${base}/schema`, { signal }).then(
+        ({ ok }) => ok,
+        () => false,
+      )
+    )
+      return;
     const runs = await box.isRunning();
     if (runs && performance.now() < until) {
       await sleep(200);

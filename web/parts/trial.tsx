@@ -35,7 +35,6 @@ export function Trial({ episode }: { episode: Episode }) {
           </summary>
           <ol class="commands">
             {commands.map((each, index) => (
-              // biome-ignore lint/suspicious/noArrayIndexKey: the order does not change
               <Command key={index} {...each} shown={roles.size > 1} />
             ))}
           </ol>

@@ -65,7 +65,9 @@ function findPublicAddress(host: string, publicUrl: string | undefined): string 
   if (publicUrl !== undefined) {
     const url = URL.canParse(publicUrl) ? new URL(publicUrl) : undefined;
     if (url === undefined || !/^https?:$/.test(url.protocol)) {
-      throw new UserError(`rllm.gateway.tunnel=${publicUrl} is not an http:// or https:// address, cloudflared or ngrok`);
+      throw new UserError(
+        `rllm.gateway.tunnel=${publicUrl} is not an http:// or https:// address, cloudflared or ngrok`,
+      );
     }
     if (!isLoopback(url.hostname)) return publicUrl;
   }

