@@ -101,6 +101,10 @@ for (const name of ["requirements-uv", "requirements-smollm2", "requirements-num
 
 // Environments of their own.
 await compile("requirements-harbor", "-o", workerFile("requirements-harbor.lock"));
+await compile("requirements-verifiers", "-o", workerFile("requirements-verifiers.lock"));
+for (const name of ["requirements-openenv", "requirements-verifiers-openenv"]) {
+  await compile(name, "-o", workerFile(`${name}.lock`));
+}
 await compile("requirements-vllm", "-o", workerFile("requirements-vllm.lock"));
 for (const [name, overrides] of Object.entries({ "vllm-cpu": "vllm", verl: "verl", "verl-gpu": "verl" })) {
   const override = ["--override", workerFile(`requirements-${overrides}-overrides.in`)];

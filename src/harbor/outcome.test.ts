@@ -9,7 +9,8 @@ const whole: TrialEvent[] = ["environment-start", "agent-start", "agent-end", "v
 function end(result: Partial<TrialResult>, events = whole, verifierOutput = "") {
   const stages: string[] = [];
   const complete = { verifier_result: null, exception_info: null, failure_cause: null, reward_valid: true, ...result };
-  const outcome = () => toOutcome({ result: complete, verifierOutput }, new Set(events), (name) => stages.push(name));
+  const outcome = () =>
+    toOutcome({ result: complete, verifierOutput, files: [] }, new Set(events), (name) => stages.push(name));
   return { outcome, stages };
 }
 const rewards = (given: Record<string, number>) => ({ verifier_result: { rewards: given } });
@@ -20,6 +21,7 @@ const failed = (failure_cause: string, exception_type: string, more: Partial<Tri
 test("the key reward is the reward, or the only key; others are metrics", () => {
   expect(end(rewards({ reward: 0.5, tests: 3 }), whole, "3 of 6\n").outcome()).toEqual({
     ...{ reward: 0.5, correct: false, metrics: { tests: 3, agent_out_of_budget: 0 }, explanation: "3 of 6" },
+    trial: { files: [], verifier: "3 of 6\n" },
   });
   expect(end(rewards({ accuracy: 1 })).outcome()).toMatchObject({ reward: 1, correct: true });
   expect(end(rewards({ a: 1, b: 0 })).outcome).toThrow(UserError);

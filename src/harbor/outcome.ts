@@ -17,7 +17,7 @@ export function toTrialFailure({ message, kind }: TrialError): Error {
  * @throws RunError if the container or Harbor failed; Error in the stage of the part that failed
  */
 export function toOutcome(
-  { result, verifierOutput }: Trial,
+  { result, verifierOutput, files }: Trial,
   seen: ReadonlySet<TrialEvent>,
   stage: (name: string) => void,
 ): Outcome {
@@ -47,7 +47,7 @@ export function toOutcome(
   const timedOut = cause === "agent_exhausted_budget";
   const metrics = { ...graded.metrics, agent_out_of_budget: Number(timedOut) };
   const explanation = [timedOut ? `${what}.` : "", verifierOutput.trim()].filter(Boolean).join("\n");
-  return { ...graded, metrics, ...(explanation ? { explanation } : {}) };
+  return { ...graded, metrics, ...(explanation ? { explanation } : {}), trial: { files, verifier: verifierOutput } };
 }
 
 /** An error after the agent's end that is not the agent's exit code. */

@@ -2,10 +2,10 @@
 import { fileURLToPath } from "node:url";
 import type { Cgroup } from "./cgroup.ts";
 import type { Interpreter } from "./interpreters.ts";
-import type { Isolation, SandboxLimits } from "./types.ts";
+import type { LocalLevel, SandboxLimits } from "./types.ts";
 
 export interface LaunchPlan {
-  level: Isolation["level"];
+  level: LocalLevel;
   /** The launcher ends the program when this process ends. */
   owner: number;
   /** An empty folder to build the program's file system in; only level `namespaces` uses it. */
@@ -40,7 +40,7 @@ const launcher = fileURLToPath(new URL("../../../worker/sandbox/launch.py", impo
 const firstUser = 1_000_000_000;
 let users = 0;
 
-export function launchPlan(level: Isolation["level"], placed: Placed): LaunchPlan {
+export function launchPlan(level: LocalLevel, placed: Placed): LaunchPlan {
   const { folder, interpreter, limits, command, cgroup, channel } = placed;
   const files = `${folder}/files`;
   const { fileBytes, processes, memoryBytes } = limits;

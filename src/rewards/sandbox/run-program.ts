@@ -11,7 +11,7 @@ import { launchCommand, launchPlan } from "./launch-plan.ts";
 import { createFolder } from "./leftovers.ts";
 import { type Family, listProcesses, watchFamily } from "./process-table.ts";
 import { removeProgramFolder, writeFiles } from "./program-folder.ts";
-import type { Isolation, SandboxLimits, SandboxProgram, SandboxResult } from "./types.ts";
+import type { LocalLevel, SandboxLimits, SandboxProgram, SandboxResult } from "./types.ts";
 
 const setUpSeconds = 30;
 /** Time for the launcher to end its processes before this process does, and for output to arrive afterwards. */
@@ -27,7 +27,7 @@ export interface Connection {
 }
 
 export async function runProgram(
-  level: Isolation["level"],
+  level: LocalLevel,
   program: SandboxProgram,
   connection?: Connection,
 ): Promise<SandboxResult> {
@@ -54,14 +54,14 @@ export async function runProgram(
   }
 }
 
-function withDefaults(given: Partial<SandboxLimits> = {}): SandboxLimits {
+export function withDefaults(given: Partial<SandboxLimits> = {}): SandboxLimits {
   const { cpuSeconds = 10 } = given;
   const bytes = { memoryBytes: 512 * mebibyte, fileBytes: 64 * mebibyte, outputBytes: mebibyte };
   return { cpuSeconds, seconds: 3 * cpuSeconds, processes: 64, ...bytes, ...given };
 }
 
 interface Running {
-  level: Isolation["level"];
+  level: LocalLevel;
   folder: string;
   /** Marks the processes of this sandbox in their environment. */
   marker: string;

@@ -46,6 +46,8 @@ export interface AttemptOptions<Row> extends Omit<SessionOptions, "taskId" | "si
   /** Time limit until the outcome, without tearing down. */
   timeoutSeconds: number;
   limits?: AttemptLimits | undefined;
+  /** For the workflow's context. */
+  warmQueueSize?: number | undefined;
   /** Seed of the rollout's own random draws; default 0. */
   seed?: number | undefined;
   /** Without one, a workflow that asks for its address fails. */
@@ -122,6 +124,7 @@ async function untilOutcome<Row>(
       tearDown,
       log: options.log ?? (() => {}),
       maxSteps: maxSteps ?? Number.POSITIVE_INFINITY,
+      ...(options.warmQueueSize === undefined ? {} : { warmQueueSize: options.warmQueueSize }),
     };
     const work = ambientCalls.run({ gateway, rollout: `rollout ${rollout} of ${task.id}`, fail }, async () =>
       workflow(task, context),
