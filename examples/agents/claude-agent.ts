@@ -29,7 +29,9 @@ export default shop("claude-agent", async (prompt, { gateway, signal }) => {
     },
   });
   for await (const message of messages) {
-    if (message.type === "result" && message.subtype === "success") text = message.result;
+    if (message.type !== "result") continue;
+    if (message.subtype === "success") text = message.result; // else the turns were used up
+    break;
   }
   return { text, lookups };
 });
