@@ -1,9 +1,11 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { defineConfig } from "vitest/config";
 import { LongestFirst } from "./scripts/maintain/longest-first.ts";
 
+const folder = fileURLToPath(new URL("src", import.meta.url));
 const unit = {
   testTimeout: 60_000,
   // By default one core stays idle: half of a small machine. One more, because some tests wait for a timer or a process.
@@ -45,6 +47,13 @@ export default defineConfig({
       },
       {
         test: { ...unit, name: "unit-alone", include: alone },
+      },
+      {
+        // Their packages need Node 22 (scripts/maintain/agents.mjs).
+        resolve: {
+          alias: { "hone-rl/testing": join(folder, "testing/index.ts"), "hone-rl": join(folder, "index.ts") },
+        },
+        test: { name: "agents", include: ["examples/agents/*.test.ts"], testTimeout: 120_000 },
       },
       {
         test: {
