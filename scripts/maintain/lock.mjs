@@ -95,7 +95,9 @@ for (const name of ["requirements-tinker", "requirements-deepspeed"]) {
 for (const name of ["requirements-wandb", "requirements-mlflow", "requirements-trackio"]) {
   await compile(name, "-c", whole, "-o", workerFile(`${name}.lock`));
 }
-for (const name of ["requirements-uv", "requirements-smollm2", "requirements-num2words", "requirements-bitsandbytes"]) {
+for (const name of ["uv", "smollm2", "num2words", "bitsandbytes", "sentencepiece"].map(
+  (one) => `requirements-${one}`,
+)) {
   await compile(name, "--no-deps", "-o", workerFile(`${name}.lock`));
 }
 

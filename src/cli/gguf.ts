@@ -6,6 +6,7 @@ import { promisify } from "node:util";
 import { RunError, UserError } from "../errors.ts";
 import { temporaryName } from "../files/temporary-names.ts";
 import { knownPython } from "../python/find.ts";
+import { preparePackage } from "../python/prepare.ts";
 
 const script = "convert_hf_to_gguf.py";
 
@@ -47,7 +48,10 @@ export async function convertToGguf(
   const partial = temporaryName(file);
   try {
     const options = ["--outfile", partial, "--outtype", "auto", "--model-name", parse(file).name];
-    await promisify(execFile)(program, [...args, model, ...options], { maxBuffer: 2 ** 28 });
+    const env = { ...process.env };
+    // The only package it needs that Hone's Python does not have.
+    if (args.length > 0) env.PYTHONPATH = await preparePackage("sentencepiece");
+    await promisify(execFile)(program, [...args, model, ...options], { maxBuffer: 2 ** 28, env });
     renameSync(partial, file);
   } catch (error) {
     const { stderr = "", message } = error as { stderr?: string; message: string };
