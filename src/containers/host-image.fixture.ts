@@ -3,6 +3,7 @@ import { execFileSync } from "node:child_process";
 import {
   copyFileSync,
   cpSync,
+  existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -36,7 +37,7 @@ export async function testEngine(): Promise<Engine | string> {
  * @returns the image's name
  */
 export async function hostImage(engine: Engine, languages: "" | "-languages" = ""): Promise<string> {
-  const name = `${engine.name === "podman" ? "localhost/" : ""}hone-test-host${languages}:1`;
+  const name = `${engine.name === "podman" ? "localhost/" : ""}hone-test-host${languages}:2`;
   if ((await engine.run(["image", "inspect", name])).exitCode === 0) return name;
   const root = mkdtempSync(join(tmpdir(), "hone-rootfs-"));
   try {
@@ -76,6 +77,13 @@ function copyLanguages(root: string): string[] {
   copyFileSync(process.execPath, join(root, "usr/bin/node"));
   const needless = /\/(test|tests|idlelib|tkinter|ensurepip|dist-packages|site-packages|__pycache__|config-[^/]*)$/;
   cpSync(library, join(root, library), { recursive: true, filter: (path) => !needless.test(path) });
+  // What compiled packages link, although the C library has its content.
+  const linked =
+    execFileSync("ldd", [process.execPath], { encoding: "utf8" }).match(/\S+(?=\/libc\.so)/)?.[0] ?? "/lib";
+  mkdirSync(join(root, linked), { recursive: true });
+  for (const name of ["librt.so.1", "libutil.so.1"].filter((name) => existsSync(join(linked, name)))) {
+    copyFileSync(join(linked, name), join(root, linked, name));
+  }
   const modules = readdirSync(join(library, "lib-dynload")).map((name) => join(library, "lib-dynload", name));
   return [python, process.execPath, ...modules];
 }

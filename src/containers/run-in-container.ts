@@ -36,7 +36,7 @@ function runnerOf({ python, node }: Interpreters): string[] {
   return [node ?? "node", "--input-type=module", "-e", source("container-runner.mjs")];
 }
 
-export function launchOf(
+function launchOf(
   program: SandboxProgram,
   limits: SandboxLimits,
   found: Interpreters,
