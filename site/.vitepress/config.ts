@@ -2,6 +2,7 @@
 import { cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
+import type { Plugin } from "vite";
 import { type DefaultTheme, defineConfig } from "vitepress";
 import { githubSlug } from "../../scripts/maintain/docs/github-slug.ts";
 import { home, pageOf, sections, siteLink, titleOf } from "../../scripts/maintain/docs/site-map.ts";
@@ -24,6 +25,17 @@ const sidebar = sections.map(
   }),
 );
 
+/** Vue is in the folder of the site, but Vite looks for it in that of the pages, the repository's. */
+const vueOfSite: Plugin = {
+  name: "vue-of-site",
+  enforce: "pre",
+  resolveId(name, importer, { ssr }) {
+    if (!/^vue(\/|$)/.test(name)) return null;
+    if (ssr) return { id: name, external: true };
+    return importer?.includes("/node_modules/") ? null : this.resolve(name, join(root, "site/package.json"), { skipSelf: true });
+  },
+};
+
 export default defineConfig({
   title: "Hone",
   description: JSON.parse(read("package.json")).description,
@@ -33,7 +45,7 @@ export default defineConfig({
   // All other Markdown of the repository.
   srcExclude: [
     "README.md",
-    "{bench,config,conformance,create-hone-rl,dist,node_modules,runs,scripts,src,web,worker}/**",
+    "{bench,config,conformance,create-hone-rl,dist,node_modules,runs,scripts,src,web}/**",
     "site/*.md",
     ".hone/**",
   ],
@@ -42,6 +54,7 @@ export default defineConfig({
     return page === undefined ? path : `${page}${page === "" || page.endsWith("/") ? "index" : ""}.md`;
   },
   cleanUrls: true,
+  vite: { plugins: [vueOfSite] },
   markdown: {
     anchor: { slugify: githubSlug },
     config(markdown) {

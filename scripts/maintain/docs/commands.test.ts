@@ -11,20 +11,24 @@ import { UserError } from "../../../src/errors.ts";
 import { removeFolder } from "../../../src/temporary-folder.fixture.ts";
 import { blocksOf, documents, shellWords, shownCommands } from "./documents.ts";
 
-/** Makes the parser throw its message, and call nothing. */
+/** Makes the parser throw its message, and its commands report their arguments instead of running. */
 function onlyParse(command: Command, parsed: (words: string[]) => void): Command {
   command.exitOverride().configureOutput({ writeErr: () => {}, writeOut: () => {} });
-  // A command without an action would print its help.
-  command.action((...given) =>
-    parsed(
-      given
-        .slice(0, -2)
-        .flat()
-        .filter((word) => typeof word === "string"),
-    ),
-  );
-  for (const child of command.commands) onlyParse(child, parsed);
+  for (const child of command.commands) {
+    onlyParse(child, parsed).action((...given) => {
+      parsed(given.slice(0, -2).flat().filter((word) => typeof word === "string"));
+    });
+  }
   return command;
+}
+
+const composed = new Set([""]);
+
+/** Many commands have the same settings, and most have none. */
+function composeOnce(overrides: string[]): void {
+  if (composed.has(overrides.join("\n"))) return;
+  composeConfig({ overrides });
+  composed.add(overrides.join("\n"));
 }
 
 /** @returns what is wrong with a command line */
@@ -41,7 +45,7 @@ async function mistakeOf(words: readonly string[]): Promise<string | undefined> 
     // A sweep's first value stands for all.
     const sweeps = shown.includes("-m") || shown.includes("--multirun");
     const settings = given.filter((word) => /^[+~]{0,2}[\w./@]+=/.test(word));
-    composeConfig({ overrides: sweeps ? settings.map((word) => word.replace(/,.*/, "")) : settings });
+    composeOnce(sweeps ? settings.map((word) => word.replace(/,.*/, "")) : settings);
     return undefined;
   } catch (error) {
     if (error instanceof CommanderError) {

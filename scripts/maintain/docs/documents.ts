@@ -15,6 +15,7 @@ export const documents: readonly string[] = [
   "README.md",
   "CONTRIBUTING.md",
   "CHANGELOG.md",
+  "worker/PROTOCOL.md",
   ...["docs", "examples", "skills"].flatMap(inside),
 ];
 

@@ -69,6 +69,7 @@ export const sections: readonly Section[] = [
     title: "Decisions",
     pages: [
       "docs/architecture.md",
+      "worker/PROTOCOL.md",
       ...readdirSync(join(root, "docs/decisions")).map((name) => `docs/decisions/${name}`),
       "CONTRIBUTING.md",
       "CHANGELOG.md",
@@ -95,7 +96,7 @@ export function pageOf(path: string): string | undefined {
     .replace(/^examples\/([^/]+)\/README\.md$/, "recipes/$1.md")
     .replace(/^skills\/([^/]+)\/SKILL\.md$/, "skills/$1.md")
     .replace(/^site\/api\//, "reference/api/");
-  const isPage = page !== path || path === "CHANGELOG.md" || path === "CONTRIBUTING.md";
+  const isPage = page !== path || ["CHANGELOG.md", "CONTRIBUTING.md", "worker/PROTOCOL.md"].includes(path);
   return isPage ? page.replace(/(^|\/)README\.md$/, "$1").replace(/\.md$/, "") : undefined;
 }
 
