@@ -4,7 +4,7 @@
  * simulated device, end-to-end tests. It sets up what is missing meanwhile. All run even when one fails.
  *
  *     npm test -- quick         types, page, lint, unused, unit, and one training run
- *     npm test -- nightly       also the tests that take too long for each change, fuzz tests for a minute each, and Node 22 and 24
+ *     npm test -- nightly       also the tests that take too long for each change, fuzz tests for a minute each, Node 22 and 24, and the site
  *     npm test -- types unit    these checks
  */
 import { spawn } from "node:child_process";

@@ -41,6 +41,7 @@ export default defineConfig({
   description: JSON.parse(read("package.json")).description,
   lang: "en-US",
   base,
+  head: [["link", { rel: "icon", href: "data:," }]],
   srcDir: "..",
   // All other Markdown of the repository.
   srcExclude: [
@@ -62,7 +63,7 @@ export default defineConfig({
         const from = relative(root, env.realPath ?? env.path).replaceAll("\\", "/");
         for (const token of tokens.flatMap(({ children }) => children ?? [])) {
           const href = token.type === "link_open" ? (token.attrGet("href") ?? "") : "";
-          if (href === "" || /^[a-z]+:|^\//.test(href)) continue;
+          if (href === "" || /^[a-z]+:|^\/|^#/.test(href)) continue;
           const address = siteLink(from, href);
           if (address === undefined) throw new Error(`${from}: ${href} is not a page of the site`);
           token.attrSet("href", address);
