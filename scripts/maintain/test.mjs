@@ -61,6 +61,7 @@ const checksWith = (python) => ({
     ...pytest(python, ...onDevice.map((name) => `worker/tests/test_${name}.py`)),
   ],
   e2e: vitest("--project", "e2e"),
+  site: [process.execPath, join(packageRoot, "scripts/maintain/site.mjs")],
 });
 /** Nightly: the unit tests and the starters (`npm create hone-rl`) on the newer versions of Node. */
 const onOtherNodes = /** @type {Readonly<Record<string, { version: string, args: string[] }>>} */ ({
@@ -81,6 +82,8 @@ async function commandOf(name, python) {
   return [await prepareNodeVersion(other.version), ...vitest(...other.args).slice(1)];
 }
 const needPython = ["run", "worker", "device", "e2e"];
+/** The site takes half a minute and 150 MB of packages; its links, commands and types are unit tests. */
+const onlyNightly = ["site", ...Object.keys(onOtherNodes)];
 const quick = ["types", "page", "lint", "unused", "unit", "run"];
 
 /** @param {string[]} args */
@@ -95,7 +98,7 @@ function chosenChecks(args) {
     });
   // `e2e` contains `run`.
   if (asked.length === 0) {
-    return names.filter((name) => name !== "run" && (args.includes("nightly") || onOtherNodes[name] === undefined));
+    return names.filter((name) => name !== "run" && (args.includes("nightly") || !onlyNightly.includes(name)));
   }
   return names.filter((name) => asked.includes(name) || (asked.includes("quick") && quick.includes(name)));
 }

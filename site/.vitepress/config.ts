@@ -32,7 +32,9 @@ const vueOfSite: Plugin = {
   resolveId(name, importer, { ssr }) {
     if (!/^vue(\/|$)/.test(name)) return null;
     if (ssr) return { id: name, external: true };
-    return importer?.includes("/node_modules/") ? null : this.resolve(name, join(root, "site/package.json"), { skipSelf: true });
+    return importer?.includes("/node_modules/")
+      ? null
+      : this.resolve(name, join(root, "site/package.json"), { skipSelf: true });
   },
 };
 

@@ -16,7 +16,12 @@ function onlyParse(command: Command, parsed: (words: string[]) => void): Command
   command.exitOverride().configureOutput({ writeErr: () => {}, writeOut: () => {} });
   for (const child of command.commands) {
     onlyParse(child, parsed).action((...given) => {
-      parsed(given.slice(0, -2).flat().filter((word) => typeof word === "string"));
+      parsed(
+        given
+          .slice(0, -2)
+          .flat()
+          .filter((word) => typeof word === "string"),
+      );
     });
   }
   return command;

@@ -19,7 +19,7 @@ export const documents: readonly string[] = [
   ...["docs", "examples", "skills"].flatMap(inside),
 ];
 
-export interface Block {
+interface Block {
   /** `docs/guide/agents.md:17`, the line of the fence. */
   place: string;
   language: string;
@@ -42,8 +42,7 @@ export function blocksOf(document: string): Block[] {
 export const proseOf = (document: string): string =>
   readDocument(document).replaceAll(/^( *)```[\s\S]*?^ *```$/gm, (block) => block.replaceAll(/[^\n]/g, ""));
 
-/** The commands of `hone` in the code blocks of all documents. */
-export interface ShownCommand {
+interface ShownCommand {
   place: string;
   /** What follows `hone`, as the shell passes it on. `...` stands for what is left out. */
   words: readonly string[];
@@ -51,6 +50,7 @@ export interface ShownCommand {
 
 const shells = ["sh", "bash", "console", ""];
 
+/** The commands of `hone` in the code blocks of all documents. */
 export const shownCommands = (): ShownCommand[] =>
   documents.flatMap((document) =>
     blocksOf(document)

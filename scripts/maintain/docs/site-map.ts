@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 
-export interface Section {
+interface Section {
   title: string;
   /** Files, by their path in the repository. */
   pages: readonly string[];
