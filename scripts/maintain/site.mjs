@@ -43,8 +43,19 @@ try {
     throw new SetupError(`unknown command "${command}"`, { hint: `Commands: ${commands.join(", ")}.`, exitCode: 2 });
   }
   await install();
-  const api = command === "preview" ? 0 : await inSite("node_modules/typedoc/bin/typedoc");
-  process.exitCode = api === 0 ? await inSite("node_modules/vitepress/bin/vitepress.js", command, ...args) : api;
+  const steps = {
+    build: [
+      ["typescript/bin/tsc", "-p", "."],
+      ["typedoc/bin/typedoc"],
+      ["vitepress/bin/vitepress.js", "build", ...args],
+    ],
+    dev: [["typedoc/bin/typedoc"], ["vitepress/bin/vitepress.js", "dev", ...args]],
+    preview: [["vitepress/bin/vitepress.js", "preview", ...args]],
+  }[command];
+  for (const [program, ...rest] of steps ?? []) {
+    process.exitCode = await inSite(join(modules, program ?? ""), ...rest);
+    if (process.exitCode !== 0) break;
+  }
 } catch (error) {
   process.exitCode = reportFailure(error);
 }

@@ -6,10 +6,11 @@ import { type Command, CommanderError } from "commander";
 import { describe, expect, test } from "vitest";
 import { program } from "../../../src/cli/commands.ts";
 import { composeConfig } from "../../../src/config/compose.ts";
+import { configKeys, configSections } from "../../../src/config/describe.ts";
 import { readLightRft } from "../../../src/config/lightrft/compose-lightrft.ts";
 import { UserError } from "../../../src/errors.ts";
 import { removeFolder } from "../../../src/temporary-folder.fixture.ts";
-import { blocksOf, documents, shellWords, shownCommands } from "./documents.ts";
+import { blocksOf, documents, proseOf, shellWords, shownCommands } from "./documents.ts";
 
 /** Makes the parser throw its message, and its commands report their arguments instead of running. */
 function onlyParse(command: Command, parsed: (words: string[]) => void): Command {
@@ -78,6 +79,29 @@ test("wrong commands, flags and keys are found", async () => {
   expect(await mistakeOf(["train", "./train.ts", "--no-such"])).toMatch(/unknown option/);
   expect(await mistakeOf(["train", "./train.ts", "rllm.rollout.m=3"])).toMatch(/rllm\.rollout\.m/);
   expect(await mistakeOf(["lightrft", "./train.ts", "--no_such", "3"])).toMatch(/no_such/);
+});
+
+/** The section of a key; `model.` also begins calls of the model in scripts. */
+const keyPattern = /^\+*((?:rllm|training|data|local|sampling|sft|dpo|distillation|rollout_engine)(?:\.\w+)+)(?:=.*)?$/;
+const isFile = (name: string) => /\.(ts|md|yaml)$/.test(name);
+/** These pages also list the names of other systems. */
+const foreign = /^docs\/(guide\/from-|reference\/verl)/;
+
+test("the keys in the text of the documents exist", () => {
+  const named = documents
+    .filter((document) => !foreign.test(document))
+    .flatMap((document) =>
+      [...proseOf(document).matchAll(/`([^`\n]+)`/g)].flatMap(([, code = ""]) => {
+        const key = keyPattern.exec(code)?.[1];
+        return key === undefined || isFile(key) ? [] : [{ document, key }];
+      }),
+    );
+  expect(named.length).toBeGreaterThan(500);
+  const isKnown = (key: string) =>
+    configKeys.has(key) ||
+    configSections.has(key) ||
+    configKeys.get(key.replace(/\.\w+$/, ""))?.type.includes("any keys");
+  expect(named.filter(({ key }) => !isKnown(key))).toEqual([]);
 });
 
 test.each([

@@ -17,16 +17,18 @@ ${parts.join("\n")}`;
 
 function line(path: string): string {
   const text = readDocument(path);
-  return `- [${titleOf(text)}](${path}): ${summaryOf(text)}`;
+  const summary = summaryOf(text);
+  return `- [${titleOf(text)}](${path})${summary === "" ? "" : `: ${summary}`}`;
 }
 
-/** The description of a skill, or the first sentence after the heading. */
+/** The description of a skill, or the first sentence of a page. */
 function summaryOf(text: string): string {
   const described = /^---\n[\s\S]*?^description: (.+)$[\s\S]*?^---$/m.exec(text)?.[1];
   if (described !== undefined) return described;
   const paragraph = text
-    .split(/\n\n|\n(?=```)/)
-    .map((part) => part.replace(/^(#|<!--|---).*\n?/gm, "").trim())
+    .replaceAll(/^ *```[\s\S]*?^ *```$/gm, "\n")
+    .split("\n\n")
+    .map((part) => part.replace(/^(#|<!--).*\n?/gm, "").trim())
     .find((part) => /^[A-Z`"*[]/.test(part));
   const sentence = (paragraph ?? "").replaceAll("\n", " ").replace(/\[([^\]]+)\]\([^)]*\)/g, "$1");
   return /^.*?[.:?](?= |$)/.exec(sentence)?.[0].replace(/:$/, ".") ?? sentence;
