@@ -5,7 +5,7 @@
  * when one fails.
  *
  *     npm test -- quick         types, page, lint, unused, unit, and one training run
- *     npm test -- nightly       also the tests that take too long for each change, fuzz tests for a minute each, and Node 22 and 24
+ *     npm test -- nightly       also the tests that take too long for each change, fuzz tests for a minute each, Node 22 and 24, and the site
  *     npm test -- types unit    these checks
  */
 import { spawn } from "node:child_process";
@@ -65,6 +65,7 @@ const checksWith = (python) => ({
   ],
   agents: vitest("--project", "agents"),
   e2e: vitest("--project", "e2e"),
+  site: [process.execPath, join(packageRoot, "scripts/maintain/site.mjs")],
 });
 /** Nightly: the unit tests and the starters (`npm create hone-rl`) on the newer versions of Node. */
 const onOtherNodes = /** @type {Readonly<Record<string, { version: string, args: string[] }>>} */ ({
@@ -92,6 +93,8 @@ async function commandOf(name, python, longer) {
   return [await prepareNodeVersion(other.version), ...vitest(...other.args).slice(1)];
 }
 const needPython = ["run", "worker", "device", "e2e"];
+/** The site takes half a minute and 150 MB of packages; its links, commands and types are unit tests. */
+const onlyNightly = ["site", ...Object.keys(onOtherNodes)];
 const quick = ["types", "page", "lint", "unused", "unit", "run"];
 
 /** @param {string[]} args */
@@ -106,7 +109,7 @@ function chosenChecks(args) {
     });
   // `e2e` contains `run`.
   if (asked.length === 0) {
-    return names.filter((name) => name !== "run" && (args.includes("nightly") || onOtherNodes[name] === undefined));
+    return names.filter((name) => name !== "run" && (args.includes("nightly") || !onlyNightly.includes(name)));
   }
   return names.filter((name) => asked.includes(name) || (asked.includes("quick") && quick.includes(name)));
 }

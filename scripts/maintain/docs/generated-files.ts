@@ -4,8 +4,10 @@ import { configJsonSchema } from "../../../src/config/json-schema.ts";
 import { guideWithTables, teacherGuideWithTable } from "./algorithm-tables.ts";
 import { readmeWithTable } from "./backend-table.ts";
 import { baseYaml } from "./base-yaml.ts";
+import { llmsText } from "./llms-text.ts";
 import { oneGpuPage, performancePage } from "./memory-table.ts";
 import { modelsPage } from "./models-page.ts";
+import { namePages } from "./name-tables.ts";
 import { referencePages } from "./reference.ts";
 import { replyFormatsPage } from "./reply-formats.ts";
 
@@ -19,6 +21,8 @@ export const generatedFiles: Readonly<Record<string, () => string>> = {
   "docs/guide/distillation.md": teacherGuideWithTable,
   "docs/guide/one-gpu.md": oneGpuPage,
   "docs/guide/performance.md": performancePage,
+  ...namePages,
   ...referencePages,
   "docs/reference/reply-formats.md": replyFormatsPage,
+  "llms.txt": llmsText,
 };

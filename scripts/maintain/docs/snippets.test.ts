@@ -1,11 +1,12 @@
-/** Every program that a document shows compiles, with the types that a reader's editor would see. */
+/** Every block of TypeScript in a document compiles, with the types that a reader's editor would see. */
 // Slow: compiles all programs of the documents.
 import { spawnSync } from "node:child_process";
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { basename, join } from "node:path";
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { removeFolder } from "../../../src/temporary-folder.fixture.ts";
 import { packageRoot } from "../../setup/paths.mjs";
+import { blocksOf, documents } from "./documents.ts";
 
 /** The names that the documents import from a file of the reader. */
 const readersOwn = `import { fromRows, type Workflow } from "hone-rl";
@@ -13,32 +14,39 @@ export const train = fromRows("sums", [{ question: "What is 2 + 2?", answer: 4 }
 export declare const workflow: Workflow<{ question: string; answer: number }>;
 `;
 
-const documents = [
-  "README.md",
-  ...readdirSync(join(packageRoot, "docs/guide"))
-    .filter((name) => name.endsWith(".md"))
-    .map((name) => `docs/guide/${name}`),
-  ...readdirSync(join(packageRoot, "examples")).map((name) => `examples/${name}/README.md`),
-];
+/** What a block that is not a whole program takes for granted: imports, and names that the text around it explains. */
+const taken = `import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { generateText, stepCountIs, type ToolSet } from "ai";
+import { type ChatMessage, defineExperiment, fromRows, type Workflow } from "hone-rl";
+import { container } from "hone-rl/containers";
+import { harbor } from "hone-rl/harbor";
+declare const tools: ToolSet;
+declare function prompt(row: { answer: string }): ChatMessage[];
+void [createOpenAICompatible, generateText, stepCountIs, defineExperiment, fromRows, container, harbor, tools, prompt];
+type Row = { question: string; answer: string };
+`;
 
-/** The blocks that are whole programs: those that begin with an import. */
-const programsOf = (document: string): string[] =>
-  [...readFileSync(join(packageRoot, document), "utf8").matchAll(/^```ts\n(import [\s\S]*?)^```$/gm)].map(
-    ([, code]) => code!,
-  );
+/** A whole program begins with an import or a comment before it. Other blocks are properties of an experiment, or statements. */
+function programOf(code: string): string {
+  if (/^(\/\/.*\n)*import /.test(code)) return code;
+  if (/^\w+:/.test(code)) {
+    const train = 'fromRows("rows", [{ question: "", answer: "" }])';
+    return `${taken}export default defineExperiment<Row>({ train: ${train},\n${code}});\n`;
+  }
+  return `${taken}${code.replace(/^const workflow = /m, "export const workflow: Workflow<Row> = ")}\nexport {};\n`;
+}
 
-test("the programs of the documents compile", () => {
+test("the blocks of TypeScript compile", () => {
   // Inside the package, so that imports are resolved as in a project that depends on it.
   const folder = join(packageRoot, ".hone", `snippets-${process.pid}`);
   mkdirSync(folder, { recursive: true });
   try {
-    const programs = documents.flatMap((document) =>
-      programsOf(document).map((code, index) => ({ name: `${document.replaceAll("/", "_")}.${index}.ts`, code })),
-    );
-    expect(programs.length).toBeGreaterThanOrEqual(5);
-    for (const { name, code } of [...programs, { name: "agent.ts", code: readersOwn }]) {
-      writeFileSync(join(folder, basename(name)), code);
+    const blocks = documents.flatMap(blocksOf).filter(({ language }) => ["ts", "tsx", "typescript"].includes(language));
+    expect(blocks.length).toBeGreaterThanOrEqual(25);
+    for (const { place, code } of blocks) {
+      writeFileSync(join(folder, `${place.replaceAll(/[/:]/g, "_")}.ts`), programOf(code));
     }
+    writeFileSync(join(folder, "agent.ts"), readersOwn);
     const options = { extends: "../../tsconfig.json", compilerOptions: { rootDir: "../.." }, include: ["*.ts"] };
     writeFileSync(join(folder, "tsconfig.json"), JSON.stringify(options));
     const tsc = join(packageRoot, "node_modules/typescript/bin/tsc");

@@ -193,10 +193,12 @@ function renamedFlags(): Record<string, string> {
   return Object.fromEntries(renamed);
 }
 
-/** The names of the table, for tests. */
-export const fieldNames: readonly (readonly [theirs: string, ours: string])[] = Object.values(systems).flatMap(
-  (names) => Object.entries(names),
-);
+/** Names of a system and what they are here, in the order of the table. */
+export const namesOf = (system: string): readonly (readonly [theirs: string, ours: string])[] =>
+  Object.entries(own(systems, system) ?? {});
+
+/** The names of all systems, for tests. */
+export const fieldNames = Object.keys(systems).flatMap((system) => namesOf(system));
 
 /** `"it is TRL's name for rllm.rollout.n"`; undefined if no other system has the name, or it is in a section of Hone. */
 export function fieldName(path: string): string | undefined {
