@@ -2,8 +2,8 @@
 
 import { availableParallelism } from "node:os";
 import type { Finding } from "../backends/engine.ts";
-import { trainingProcesses } from "../backends/local/machine.ts";
 import { type Gpu, listGpus, listLinks } from "../backends/local/gpus.ts";
+import { trainingProcesses } from "../backends/local/machine.ts";
 import type { Config } from "../config/schema.ts";
 import { formatBytes } from "../files/durable-files.ts";
 

@@ -67,7 +67,10 @@ async function doctorCommand(overrides: string[]): Promise<void> {
 
   const time = stopwatch();
   const status = showStatus();
-  const engine = await openEngine(composed, { trains: { others: otherModelsIn(config) }, onStatus: status.say }).finally(status.end);
+  const engine = await openEngine(composed, {
+    trains: { others: otherModelsIn(config) },
+    onStatus: status.say,
+  }).finally(status.end);
   try {
     for (const [name, version] of Object.entries(engine.versions)) report(name, version);
     const { name, architecture, parameters, dtype, device, attention, attentionReason } = engine.model;
