@@ -22,6 +22,8 @@ _USABLE = 0.95
 _FEWEST_TOKENS = 512
 _SMALL_SHARE = 0.3
 _MOST_SETTINGS = 3
+_SHOWN = 0.01
+"""Parts with a smaller share of the whole are shown together."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Fit:
 
     def _text(self, rows: int) -> str:
         training, room, sharing = self.training, self.room, self.training.sharing
-        each = "" if sharing is None else f"in each of {sharing.processes} processes "
+        each = "" if sharing is None else f" in each of {sharing.processes} processes"
         where = "" if room is None else f" of {_gb(room.free)} free on {room.device} ({_gb(room.total)} in all)"
         own = training.adapter["kind"] == "lora" and not training.merged
         how = "recomputed in the backward pass" if training.checkpointing else "kept for the backward pass"
@@ -86,7 +88,7 @@ class Fit:
         cache = f"; the sampler's cache {_gb(self.parts.cache_per_token * training.tokens)} for each reply of that length"
         server = f"; {_gb(room.server)} are the inference server's" if room is not None and room.server else ""
         return (
-            f"{each}about {_gb(self.needed)}{where}: {self._list()} at {training.tokens:,} tokens, {how}"
+            f"about {_gb(self.needed)}{each}{where}: {self._list()} at {training.tokens:,} tokens, {how}"
             f"{'; LoRA without a merged copy of the weights' if own else ''}{host}{cache if rows else ''}{server}"
         )
 
@@ -103,7 +105,10 @@ class Fit:
             "exchange between processes": parts.gathered,
         }
         named["activations"] = self.needed - sum(named.values()) + parts.offloaded
-        return ", ".join(f"{name} {_gb(size)}" for name, size in named.items() if size > 0)
+        least = _SHOWN * sum(named.values())
+        shown = [f"{name} {_gb(size)}" for name, size in named.items() if size > least]
+        rest = sum(size for size in named.values() if 0 < size <= least)
+        return ", ".join([*shown, f"the rest {_gb(rest)}"] if rest else shown)
 
 
 def choose(source: ModelSource, load: dict[str, Any], measured: Measure = measure, sharing: Sharing | None = None) -> Fit | None:
@@ -260,4 +265,6 @@ def _changes(fit: Fit) -> Iterator[_Change]:
 
 
 def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 5e7 else f"{size / 1e6:.1f} MB"
+    if size >= 9.5e8:
+        return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.0f} MB" if size >= 9.5e6 else f"{size / 1e6:.1f} MB"

@@ -6,7 +6,7 @@ from hone_sharded.memory import measure_shared
 from hone_worker import memory_fit
 from hone_worker.errors import UserMistake
 from hone_worker.memory_fit import choose
-from hone_worker.memory_plan import Sharing, Training, measure
+from hone_worker.memory_plan import Measure, Parts, Sharing, Training, measure
 from hone_worker.models.plain_model import ModelSource
 from transformers import AutoConfig
 
@@ -23,6 +23,21 @@ def folder(tmp_path_factory):
     return found
 
 
+KNOWN: dict[tuple[str, str], Parts] = {}
+
+
+def remembered(measured: Measure) -> Measure:
+    """The tests ask for the same plans again and again."""
+
+    def once(config, training):
+        key = (measured.__name__, str(training))
+        if key not in KNOWN:
+            KNOWN[key] = measured(config, training)
+        return KNOWN[key]
+
+    return once
+
+
 @pytest.fixture
 def on(folder, monkeypatch):
     """`choose` for a device with this memory in GB."""
@@ -35,7 +50,7 @@ def on(folder, monkeypatch):
         source = ModelSource(folder, "qwen", torch.device(device), dtype, False)
         plan = {"adapter": adapter, "tokens": 4096, "rows": 0, "server_share": 0, **plan}
         load = {"plan": plan, "gradient_checkpointing": checkpointing, "micro_batch_tokens": 0, "chunk_size": 256, "cache_dir": folder}
-        return choose(source, load, measured, sharing)
+        return choose(source, load, remembered(measured), sharing)
 
     return chosen
 
@@ -90,7 +105,7 @@ def test_other_models_of_the_run_need_memory_too(on, folder):
     with_judge = on(80, LORA, others=[reference, critic, {**judge, "model": str(folder)}])
     weights = alone.parts.weights
     assert with_judge.needed - alone.needed == pytest.approx(weights, rel=0.05)
-    assert "critic" in with_judge.report(0)["text"] and "reward model 3.1 GB" in with_judge.report(0)["text"]
+    assert "reward model 3.1 GB" in with_judge.report(0)["text"]
     # Models that train all weights share none.
     full = on(80, FULL)
     assert on(80, FULL, others=[reference]).needed - full.needed == pytest.approx(weights, rel=0.01)
@@ -105,7 +120,7 @@ def test_several_processes(on):
 
     zero1, fsdp = shared(80, "zero1"), shared(80, "fsdp")
     assert zero1.parts.fixed > 2 * fsdp.parts.fixed and not fsdp.training.checkpointing
-    assert "in each of 8 processes about" in fsdp.report(0)["text"]
+    assert "in each of 8 processes of 80.0 GB free" in fsdp.report(0)["text"]
     with pytest.raises(UserMistake) as refused:
         shared(8, "zero1", checkpointing=True)
     assert refused.value.hint == "it fits with local.sharding=fsdp"

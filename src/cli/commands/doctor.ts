@@ -80,7 +80,7 @@ async function doctorCommand(overrides: string[]): Promise<void> {
     report("attention", attentionReason === undefined ? rows : `${rows}: ${attentionReason}`);
     if (engine.memory) {
       const fix = "lower training.max_length or data.max_response_length, or close other programs";
-      report("needed", `to train ${engine.memory.text}`, engine.memory.fits, fix);
+      report("needed", `training takes ${engine.memory.text}`, engine.memory.fits, fix);
     }
     for (const finding of (await engine.examine?.()) ?? []) reportFinding(finding);
     await trainOnce(engine, config, report);
