@@ -111,6 +111,11 @@ export interface LearnerSpec extends PolicySpec {
   head?: "value";
 }
 
+/** A model that a run opens beside its policy. */
+export interface OtherModel extends LearnerSpec {
+  role: "critic" | "reference model" | "teacher" | "reward model";
+}
+
 /** The smallest temperature above 0 (greedy). Division by a smaller one loses too much precision and overflows. */
 export const leastTemperature = 0.01;
 
