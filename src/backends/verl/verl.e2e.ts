@@ -28,6 +28,8 @@ import { nightly } from "../../nightly.fixture.ts";
 import { installedPython } from "../../python/find.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { uniforms } from "../../random.ts";
+import { features } from "../../server/features/index.ts";
+import { startServer } from "../../server/start-server.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
 import { estimatorRuns, lossRuns, type NamedRun } from "../../trainer/update/every-algorithm.fixture.ts";
@@ -337,8 +339,20 @@ async function metricsOf(name: string, of: LearningEngine, overrides: readonly s
     overrides: [...overrides],
   });
   return history.map(({ metrics }) =>
-    ["reward/mean", "actor/pg_loss", "actor/grad_norm", "critic/grad_norm"].map((name) => metrics[name] ?? 0),
+    ["reward/mean", "actor/pg_loss", "actor/grad_norm", "critic/grad_norm", "distillation/teacher_kl"].map(
+      (name) => metrics[name] ?? 0,
+    ),
   );
+}
+
+/** Scaled, because losses and norms are of different sizes. */
+async function assertSame(name: string, overrides: readonly string[], tolerance: number): Promise<void> {
+  const theirs = await metricsOf(`verl ${name}`, verl, overrides);
+  const ours = await metricsOf(`local ${name}`, local, overrides);
+  for (const [step, values] of ours.entries()) {
+    const scaled = (all: readonly number[]) => all.map((value, index) => value / Math.max(1, Math.abs(values[index]!)));
+    assertClose(scaled(theirs[step]!), scaled(values), tolerance, `step ${step + 1}`);
+  }
 }
 
 /** A critic, token concentrations, and a mark on tokens of the whole batch. */
@@ -348,14 +362,42 @@ const runs = [...named("estimator", estimatorRuns), ...named("loss", lossRuns)].
 );
 
 describe("the same samples give the metrics of the local engine", () => {
-  it.each(runs)("with the %s", async (name, overrides) => {
-    const theirs = await metricsOf(`verl ${name}`, verl, overrides);
-    const ours = await metricsOf(`local ${name}`, local, overrides);
-    for (const [step, values] of ours.entries()) {
-      const scaled = (all: readonly number[]) =>
-        all.map((value, index) => value / Math.max(1, Math.abs(values[index]!)));
-      assertClose(scaled(theirs[step]!), scaled(values), 1e-5, `step ${step + 1}`);
-    }
+  it.each(runs)("with the %s", (name, overrides) => assertSame(name, overrides, 1e-5));
+});
+
+describe.runIf(nightly)("a teacher on a server gives the metrics of the local engine", () => {
+  let url = "";
+  let close = async () => {};
+  beforeAll(async () => {
+    const teacher = await openLocalEngine({
+      model: await makeTinyModel(join(root, "teacher"), 1),
+      ...{ device: "cpu", dtype: "float32", cacheDir: join(root, "cache") },
+    });
+    const server = await startServer({
+      ...{ engines: [{ names: ["teacher"], engine: teacher }], host: "127.0.0.1", port: 0, apiKey: null },
+      ...{ stateFolder: join(root, "teacher-state"), features },
+    });
+    url = server.url;
+    close = async () => {
+      await server.close();
+      await teacher.close();
+    };
+  });
+  afterAll(() => close());
+
+  it.each([
+    ["k1", "true"],
+    ["k3", "false"],
+    ["k2", "false"],
+  ])("with %s, use_policy_gradient=%s", async (name, byPolicyGradient) => {
+    const loss = "distillation.distillation_loss";
+    const overrides = [
+      "distillation.enabled=true",
+      `+distillation.teacher_models.server={base_url: "${url}/v1", model: teacher}`,
+      `${loss}.loss_mode=${name}`,
+      `${loss}.use_policy_gradient=${byPolicyGradient}`,
+    ];
+    await assertSame(`teacher ${name}`, overrides, 2e-5);
   });
 });
 
