@@ -8,10 +8,8 @@ import { loadChat } from "../chat/chat.ts";
 import type { Chat } from "../chat/types.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { fromRows } from "../data/from-rows.ts";
-import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import type { Experiment } from "../trainer/experiment.ts";
-import type { TrainOptions } from "../trainer/launch.ts";
 import { temporaryFolders } from "../trainer/toy-experiment.fixture.ts";
 import { train } from "../trainer/train.ts";
 import { dpo } from "./dpo.ts";
@@ -49,14 +47,9 @@ const config: ConfigInput = {
   data: { train_batch_size: 4, shuffle: false },
 };
 
-async function compare(
-  experiment: Experiment<unknown>,
-  { steps }: Run,
-  overrides: readonly string[],
-  engine: Pick<TrainOptions, "engine"> = { engine: opened },
-): Promise<void> {
+async function compare(experiment: Experiment<unknown>, { steps }: Run, overrides: readonly string[]): Promise<void> {
   const folder = `rllm.trainer.run_dir=${newFolder()}`;
-  const { history } = await train(experiment, { ...engine, overrides: [folder, ...overrides] });
+  const { history } = await train(experiment, { engine: opened, overrides: [folder, ...overrides] });
   expect(history).toHaveLength(steps.length);
   for (const [index, { loss, gradNorm }] of steps.entries()) {
     const { metrics } = history[index]!;
@@ -64,32 +57,6 @@ async function compare(
     expect(Math.abs(metrics["actor/grad_norm"]! - gradNorm)).toBeLessThan(1e-4 * gradNorm + 1e-6);
   }
 }
-
-/** Two ranks of verl on this machine, in float32. */
-const verl = [
-  "rllm/backend=verl",
-  "trainer.n_gpus_per_node=2",
-  "trainer.device=cpu",
-  "++actor_rollout_ref.actor.fsdp_config.dtype=float32",
-  "actor_rollout_ref.rollout.name=small",
-  "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-  "actor_rollout_ref.model.external_lib=hone_on_cpu.small_rollout",
-  "training.weight_decay=0",
-];
-
-describe.runIf(nightly)("TRL's losses and gradient norms on verl", () => {
-  const onVerl = () => [`model.name=${join(root, "model")}`, ...verl];
-
-  it.each(record.sft)("sft: $name", async ({ rows, ...run }) => {
-    const overrides = [...onVerl(), `sft.loss_type=${run.lossType}`];
-    await compare(sft({ data: fromRows("rows", rows), config }), run, overrides, {});
-  });
-
-  it.each(record.dpo.runs.slice(0, 1))("dpo: $lossType", async (run) => {
-    const overrides = [...onVerl(), `dpo.loss_type=${run.lossType}`, `dpo.beta=${run.beta}`];
-    await compare(dpo({ data: fromRows("pairs", record.dpo.rows), config }), run, overrides, {});
-  });
-});
 
 describe("TRL's losses and gradient norms", () => {
   it.each(record.sft)("sft: $name", async ({ rows, ...run }) => {

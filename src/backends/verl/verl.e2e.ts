@@ -22,7 +22,9 @@ import type { Loss } from "../../algorithms/types.ts";
 import { openChat } from "../../chat/chat.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
+import type { ConfigInput } from "../../config/schema.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
+import { fromRows } from "../../data/from-rows.ts";
 import { generated } from "../../data/generated.ts";
 import { nightly } from "../../nightly.fixture.ts";
 import { installedPython } from "../../python/find.ts";
@@ -30,6 +32,8 @@ import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { uniforms } from "../../random.ts";
 import { features } from "../../server/features/index.ts";
 import { startServer } from "../../server/start-server.ts";
+import { dpo } from "../../supervised/dpo.ts";
+import { sft } from "../../supervised/sft.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
 import { estimatorRuns, lossRuns, type NamedRun } from "../../trainer/update/every-algorithm.fixture.ts";
@@ -399,6 +403,46 @@ describe.runIf(nightly)("a teacher on a server gives the metrics of the local en
     ];
     await assertSame(`teacher ${name}`, overrides, 2e-5);
   });
+});
+
+/** Losses and gradient norms of three steps of TRL's trainers, as in src/supervised/against-trl.e2e.ts. */
+interface TrlRun {
+  lossType: string;
+  beta?: number;
+  steps: { loss: number; gradNorm: number }[];
+}
+type Rows = Record<string, unknown>[];
+const trl = JSON.parse(readFileSync(new URL("../../supervised/trl.fixture.json", import.meta.url), "utf8")) as {
+  sft: (TrlRun & { name: string; rows: Rows })[];
+  dpo: { rows: Rows; runs: TrlRun[] };
+};
+
+describe.runIf(nightly)("rows and pairs give the losses of TRL", () => {
+  async function compare(make: typeof sft, name: string, rows: Rows, { steps }: TrlRun, overrides: string[]) {
+    const config: ConfigInput = {
+      model: { name: model, lora_rank: 0 },
+      rllm: { trainer: { logger: [], save_freq: 0, plot_every: 0, run_dir: join(root, `trl-${name}`) } },
+      training: { learning_rate: 3e-3, lr_schedule: "constant" },
+      data: { train_batch_size: 4, shuffle: false },
+    };
+    const { history } = await train(make({ data: fromRows("rows", rows), config }), {
+      engine: { engine: sampledByBase(verl), chat: await toyChat() },
+      overrides,
+    });
+    expect(history).toHaveLength(steps.length);
+    for (const [index, { loss, gradNorm }] of steps.entries()) {
+      const { metrics } = history[index]!;
+      expect(Math.abs(metrics["actor/loss"]! - loss)).toBeLessThan(1e-5 * Math.max(1, Math.abs(loss)));
+      expect(Math.abs(metrics["actor/grad_norm"]! - gradNorm)).toBeLessThan(1e-4 * gradNorm + 1e-6);
+    }
+  }
+
+  it.each(trl.sft)("sft: $name", ({ name, rows, ...run }) =>
+    compare(sft, name, rows, run, [`sft.loss_type=${run.lossType}`]),
+  );
+  it.each(trl.dpo.runs.filter(({ lossType }) => lossType === "sigmoid"))("dpo: beta $beta", (run) =>
+    compare(dpo, `dpo-${run.beta}`, trl.dpo.rows, run, [`dpo.beta=${run.beta}`]),
+  );
 });
 
 describe("a learner of verl", () => {
