@@ -187,7 +187,7 @@ function createLazyGateway(
 
   return {
     access(session) {
-      const ask = (): GatewayAccess => {
+      const ask = (): OpenedGateway["access"] => {
         if (gateway === undefined) {
           throw new UserError("the workflow calls a gateway, but this run has none", {
             hint: "train() and runWorkflow() open one; runRollouts takes one as `gateway`",
