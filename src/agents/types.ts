@@ -152,6 +152,12 @@ export interface GatewayAddress {
   readonly apiKey: string;
 }
 
+export interface GatewayCalls {
+  answered: number;
+  /** Why the last call failed, if no call was answered since. A call that the agent itself gave up did not fail. */
+  failure?: Error;
+}
+
 export interface GatewayAccess extends GatewayAddress {
   /** The same model recorded under another role; see `ModelClient.as`. */
   as(role: string, instance?: number): GatewayAddress;
@@ -162,6 +168,8 @@ export interface GatewayAccess extends GatewayAddress {
   separateSideCalls(): void;
   /** Refuses all later calls, e.g. of an agent that continues after its time limit. */
   end(): void;
+  /** The model calls so far, for agents whose errors do not say that a call failed. */
+  calls(): GatewayCalls;
   /** The result that an external agent posts to `{anthropicBaseURL}/result`. Rejects if the attempt ends first. */
   result(): Promise<unknown>;
 }

@@ -1,8 +1,9 @@
 /** What the end of a trial means, for each cause that Harbor reports. */
 import { expect, test } from "vitest";
+import { ModelCallError, RolloutEnded } from "../agents/control-flow.ts";
 import { RunError, UserError } from "../errors.ts";
 import { TrialError, type TrialEvent, type TrialResult } from "./bridge.ts";
-import { toOutcome, toTrialFailure } from "./outcome.ts";
+import { checkCalls, toOutcome, toTrialFailure } from "./outcome.ts";
 
 const whole: TrialEvent[] = ["environment-start", "agent-start", "agent-end", "verification-start"];
 
@@ -59,4 +60,17 @@ test("a full disk is named, and a mistake in the configuration is not retried", 
   expect(end(full, []).outcome).toThrow(expect.objectContaining({ hint: expect.stringContaining("disk is full") }));
   expect(toTrialFailure(new TrialError("bad agent", "ValueError"))).toBeInstanceOf(UserError);
   expect(toTrialFailure(new TrialError("no socket", "ConnectionError"))).toBeInstanceOf(RunError);
+});
+
+test("calls that failed, and an agent that exits as if nothing had happened, are not the model's failure", () => {
+  const check = (calls: Parameters<typeof checkCalls>[0], outOfBudget = false) =>
+    checkCalls(calls, "http://127.0.0.1:1/v1", outOfBudget);
+  const failure = new ModelCallError("model call 2 failed: out of memory");
+  expect(() => check({ answered: 0 })).toThrow(RunError);
+  expect(() => check({ answered: 0 }, true)).toThrow(/without a reply from the model at http:..127/);
+  expect(() => check({ answered: 1, failure })).toThrow(failure);
+  // It was waiting for the call when its time was over; and a full context is the conversation's own limit.
+  check({ answered: 1, failure }, true);
+  check({ answered: 1, failure: new RolloutEnded("max_prompt_length_exceeded", "too long") });
+  check({ answered: 1 });
 });

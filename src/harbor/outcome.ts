@@ -1,5 +1,6 @@
 /** What a trial's end means: a reward, or whose failure it was. */
-import type { Outcome } from "../agents/types.ts";
+import { RolloutEnded } from "../agents/control-flow.ts";
+import type { GatewayCalls, Outcome } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
 import type { TrialError, TrialEvent, TrialResult } from "./bridge.ts";
 import type { Trial } from "./run-trial.ts";
@@ -10,6 +11,18 @@ export function toTrialFailure({ message, kind }: TrialError): Error {
     /^(ValidationError|ValueError|TypeError|KeyError|MissingModelCredentialError|SystemExit|FileNotFoundError)$/;
   const text = `Harbor could not run the trial: ${kind}: ${message}`;
   return isMistake.test(kind) ? new UserError(text) : new RunError(text);
+}
+
+/**
+ * An agent may swallow failed calls and exit with code 0; then the verifier's 0 is not due to the model.
+ * @throws the failed call; RunError if no call was answered
+ */
+export function checkCalls({ answered, failure }: GatewayCalls, address: string, outOfBudget: boolean): void {
+  if (failure && !outOfBudget && !(failure instanceof RolloutEnded)) throw failure;
+  if (answered > 0) return;
+  throw new RunError(`the agent ended without a reply from the model at ${address}`, {
+    hint: "check that the agent uses this address, and that its container can reach it",
+  });
 }
 
 /**

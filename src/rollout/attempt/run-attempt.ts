@@ -28,7 +28,7 @@ export interface RolloutGateway {
 }
 
 export interface OpenedGateway {
-  access: GatewayAccess;
+  access: Omit<GatewayAccess, "calls">;
   /** @param attempt undefined when the run was stopped */
   close(attempt: EndedAttempt | undefined): void;
 }
@@ -139,7 +139,8 @@ async function untilOutcome<Row>(
     if (signal.aborted && signal.reason instanceof TimeIsUp) {
       const { what } = session.waitingFor();
       const message = `${signal.reason.message}; it was waiting for ${what}`;
-      const kind = what === "the model" ? "infrastructure" : what === "reward" ? "reward" : "agent";
+      const kind =
+        what === "the model" || what === "set-up" ? "infrastructure" : what === "reward" ? "reward" : "agent";
       const failure: Failure = { kind, boundary: "timeout", message };
       return { trajectories, termination: "timeout", failure, error: signal.reason };
     }
@@ -189,7 +190,7 @@ function createLazyGateway(
 
   return {
     access(session) {
-      const ask = (): GatewayAccess => {
+      const ask = (): OpenedGateway["access"] => {
         if (gateway === undefined) {
           throw new UserError("the workflow calls a gateway, but this run has none", {
             hint: "train() and runWorkflow() open one; runRollouts takes one as `gateway`",
@@ -213,6 +214,7 @@ function createLazyGateway(
         separateSideCalls: () => ask().separateSideCalls(),
         end: () => ask().end(),
         result: () => ask().result(),
+        calls: session.calls,
       };
     },
     close(attempt) {
