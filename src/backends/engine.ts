@@ -24,7 +24,7 @@ export interface EngineImages {
 
 /** What LoRA adapts: `experts` are the weights of the experts of a mixture, `mlp` all other feed-forward layers. */
 export const loraTargets = ["attn", "mlp", "experts", "unembed"] as const;
-export type LoraTarget = (typeof loraTargets)[number];
+type LoraTarget = (typeof loraTargets)[number];
 
 /** The capabilities of an engine as data, for the checks before a run. */
 export interface Capabilities {
