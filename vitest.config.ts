@@ -51,7 +51,11 @@ export default defineConfig({
       {
         // Their packages need Node 22 (scripts/maintain/agents.mjs).
         resolve: {
-          alias: { "hone-rl/testing": join(folder, "testing/index.ts"), "hone-rl": join(folder, "index.ts") },
+          alias: {
+            "hone-rl/scorers": join(folder, "integrations/scorers.ts"),
+            "hone-rl/testing": join(folder, "testing/index.ts"),
+            "hone-rl": join(folder, "index.ts"),
+          },
         },
         test: { name: "agents", include: ["examples/agents/*.test.ts"], testTimeout: 120_000 },
       },
