@@ -24,8 +24,8 @@ const workflow = harbor({
 
 /** The tiny model of scripts/proofs/harbor knows nothing at first. */
 const learner = TINY_MODEL
-  ? { model: { name: TINY_MODEL, lora_rank: 0 }, epochs: 20, batch: 5, imitationRate: 5e-3, rate: 2e-3 }
-  : { model: { name: "smollm2-135m-instruct", lora_rank: 32 }, epochs: 1, batch: 4, imitationRate: 1e-3, rate: 1e-3 };
+  ? { model: { name: TINY_MODEL, lora_rank: 0 }, epochs: 20, batch: 5, imitationRate: 5e-3, rate: 3e-3, eps: 1e-3 }
+  : { model: { name: "smollm2-135m-instruct", lora_rank: 32 }, epochs: 1, batch: 4, imitationRate: 1e-3, rate: 1e-3, eps: 1e-8 };
 const { model } = learner;
 
 const rows = await demonstrations(`${folder}/demonstration.json`, tasks, workflow);
@@ -50,7 +50,7 @@ export const rewards = defineExperiment({
       workflow: { n_parallel_tasks: 20 },
       trainer: { experiment_name: "harbor-rl", total_batches: 8, test_freq: 0, save_freq: 2 },
     },
-    training: { learning_rate: learner.rate },
+    training: { learning_rate: learner.rate, eps: learner.eps },
     data: { train_batch_size: 5, max_prompt_length: 2048, max_response_length: 64 },
   },
 });
