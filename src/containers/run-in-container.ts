@@ -36,12 +36,7 @@ function runnerOf({ python, node }: Interpreters): string[] {
   return [node ?? "node", "--input-type=module", "-e", source("container-runner.mjs")];
 }
 
-function launchOf(
-  program: SandboxProgram,
-  limits: SandboxLimits,
-  found: Interpreters,
-  channel: boolean,
-): Launch {
+function launchOf(program: SandboxProgram, limits: SandboxLimits, found: Interpreters, channel: boolean): Launch {
   const [name, ...args] = program.command;
   const known = name === "python" ? found.python : name === "node" ? found.node : undefined;
   const command = known === undefined ? [name, ...args] : [known, ...(name === "python" ? ["-I", "-B"] : []), ...args];
