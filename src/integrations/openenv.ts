@@ -202,7 +202,7 @@ async function untilReady(base: string, box: Started, seconds: number): Promise<
       return;
     const runs = await box.isRunning();
     if (runs && performance.now() < until) {
-      await sleep(200);
+      await sleep(1000);
       continue;
     }
     const { stdout, stderr } = await box.engine.run(["logs", "--tail", "10", box.id]);

@@ -4,6 +4,8 @@ Arguments: the agent server's port, and the address of the model.
 """
 
 import asyncio
+import json
+import os
 import socket
 import sys
 
@@ -31,6 +33,8 @@ def main(port, base_url):
         names[kind]: {kind: {names[kind]: {"host": HOST, "port": number, "entrypoint": "app.py"}}}
         for kind, number in ports.items()
     }
+    # Else it would read its settings from this program's arguments.
+    os.environ["NEMO_GYM_CONFIG_DICT"] = json.dumps(where)
     head = BaseServerConfig(host=HOST, port=free_port())
     client = ServerClient(head_server_config=head, global_config_dict=OmegaConf.create(where))
     more = {

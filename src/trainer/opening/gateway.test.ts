@@ -1,6 +1,7 @@
 /** Training an agent that only knows an HTTP address. */
-import { join } from "node:path";
-import { afterAll, expect, test } from "vitest";
+import { chmodSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { delimiter, join } from "node:path";
+import { afterAll, expect, test, vi } from "vitest";
 import type { Workflow } from "../../agents/types.ts";
 import { UserError } from "../../errors.ts";
 import { gatewayBaseURL } from "../../gateway/sessions/ambient.ts";
@@ -58,4 +59,37 @@ test("a gateway that cannot be opened with its settings stops the run before it 
   await expect(run("rllm.gateway.host=203.0.113.1", "rllm.sdk.proxy.admin_token=secret")).rejects.toThrow(
     /cannot listen/,
   );
+});
+
+test("rllm.gateway.tunnel=cloudflared: agents get the address that the program prints, and the program ends with the run", async () => {
+  const [programs, note] = [join(root, "programs"), join(root, "cloudflared.txt")];
+  mkdirSync(programs);
+  const line = "2026-11-11T19:57:58Z INF |  https://four-dashed-word-url.trycloudflare.com  |";
+  writeFileSync(
+    join(programs, "cloudflared"),
+    `#!/bin/sh\necho "$$ $*" > ${note}\necho '${line}' >&2\nexec sleep 600\n`,
+  );
+  chmodSync(join(programs, "cloudflared"), 0o755);
+  vi.stubEnv("PATH", `${programs}${delimiter}${process.env.PATH}`);
+  const addresses = new Set<string>();
+  const workflow: Workflow<ToyRow> = (_task, { gateway }) => {
+    addresses.add(new URL(gateway.baseURL).origin);
+    return 1;
+  };
+  const overrides = [
+    `rllm.trainer.run_dir=${newFolder()}`,
+    "rllm.trainer.total_batches=1",
+    "rllm.gateway.tunnel=cloudflared",
+  ];
+  const run = (...more: string[]) =>
+    train(toy({}, undefined, workflow), { engine: openToy(), overrides: [...overrides, ...more] });
+  await expect(run()).rejects.toThrow(/the address that cloudflared opens and has the default admin token/);
+  await run("rllm.sdk.proxy.admin_token=secret");
+  vi.unstubAllEnvs();
+  expect([...addresses]).toEqual(["https://four-dashed-word-url.trycloudflare.com"]);
+  const [, pid, port] = /^(\d+) tunnel --no-autoupdate --url http:\/\/127\.0\.0\.1:(\d+)\n$/.exec(
+    readFileSync(note, "utf8"),
+  )!;
+  expect(Number(port)).toBeGreaterThan(0);
+  expect(() => process.kill(Number(pid), 0)).toThrow();
 });
