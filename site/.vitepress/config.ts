@@ -57,7 +57,8 @@ export default defineConfig({
     return page === undefined ? path : `${page}${page === "" || page.endsWith("/") ? "index" : ""}.md`;
   },
   cleanUrls: true,
-  vite: { plugins: [vueOfSite] },
+  // The largest chunk is the index of the search, which is loaded when it opens.
+  vite: { plugins: [vueOfSite], build: { chunkSizeWarningLimit: 2000 } },
   markdown: {
     anchor: { slugify: githubSlug },
     config(markdown) {
