@@ -1,9 +1,11 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { defineConfig } from "vitest/config";
 import { LongestFirst } from "./scripts/maintain/longest-first.ts";
 
+const folder = fileURLToPath(new URL("src", import.meta.url));
 const unit = {
   testTimeout: 60_000,
   // By default one core stays idle: half of a small machine. One more, because some tests wait for a timer or a process.
@@ -12,13 +14,18 @@ const unit = {
   env: { HONE_VERL_PYTHON: "none" },
 };
 const unitTests = ["{src,scripts}/**/*.test.ts", "web/**/*.test.{ts,tsx}"];
+const filesWith = (pattern: RegExp) =>
+  ["src", "scripts", "web"]
+    .flatMap((folder) => readdirSync(folder, { recursive: true, encoding: "utf8" }).map((file) => join(folder, file)))
+    .filter((file) => /\.test\.tsx?$/.test(file) && pattern.test(readFileSync(file, "utf8")));
+/** `npm test -- quick` leaves these out. */
+const slow = filesWith(/^\/\/ Slow:/m);
 /**
  * Files with a process each: a mocked module must not reach another file, and some files say why they need it. The others share
  * theirs, which halves the time.
  */
-const alone = ["src", "scripts", "web"]
-  .flatMap((folder) => readdirSync(folder, { recursive: true, encoding: "utf8" }).map((file) => join(folder, file)))
-  .filter((file) => /\.test\.tsx?$/.test(file) && /^vi\.mock\(|^\/\/ Own process:/m.test(readFileSync(file, "utf8")));
+const alone = filesWith(/^vi\.mock\(|^\/\/ Own process:/m);
+const shared = { isolate: false, setupFiles: "./scripts/maintain/each-unit-file.ts" };
 
 /** Unit tests need Node alone; end-to-end tests also start the Python worker and train tiny models for real. */
 export default defineConfig({
@@ -30,14 +37,23 @@ export default defineConfig({
         test: {
           ...unit,
           name: "unit",
+          ...shared,
           include: unitTests,
-          exclude: [...alone, "node_modules"],
-          isolate: false,
-          setupFiles: "./scripts/maintain/each-unit-file.ts",
+          exclude: [...alone, ...slow, "node_modules"],
         },
       },
       {
+        test: { ...unit, name: "unit-slow", ...shared, include: slow, exclude: alone },
+      },
+      {
         test: { ...unit, name: "unit-alone", include: alone },
+      },
+      {
+        // Their packages need Node 22 (scripts/maintain/agents.mjs).
+        resolve: {
+          alias: { "hone-rl/testing": join(folder, "testing/index.ts"), "hone-rl": join(folder, "index.ts") },
+        },
+        test: { name: "agents", include: ["examples/agents/*.test.ts"], testTimeout: 120_000 },
       },
       {
         test: {
@@ -46,7 +62,7 @@ export default defineConfig({
           globalSetup: "./scripts/maintain/shared-models.ts",
           testTimeout: 600_000,
           hookTimeout: 600_000,
-          maxWorkers: 2,
+          maxWorkers: 3,
         },
       },
     ],

@@ -1,3 +1,4 @@
+// Slow: each import has its own process.
 import { execFile } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

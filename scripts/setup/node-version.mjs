@@ -1,5 +1,5 @@
 /** Another version of Node, from the packages of its binaries on npm, for tests. */
-import { existsSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { makeHome } from "./home.mjs";
 import { withLock } from "./lock.mjs";
@@ -20,6 +20,7 @@ export async function prepareNodeVersion(version) {
     if (existsSync(program)) return;
     say(`installing Node ${version}`);
     await replaceFolder(folder, async (partial) => {
+      mkdirSync(partial, { recursive: true });
       writeFileSync(join(partial, "package.json"), '{ "private": true }');
       const flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"];
       await run(`npm install ${name}`, "npm", ["install", ...flags, `${name}@${version}`], { cwd: partial });

@@ -1,4 +1,5 @@
 /** Agents that are separate programs or servers and call the gateway. */
+// Slow: agents are programs, and one exceeds its time limit.
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterEach, describe, expect, test } from "vitest";

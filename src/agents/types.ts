@@ -2,7 +2,7 @@
 import type { CallOptions } from "../chat/conversations/conversation.ts";
 import type { AssistantMessage, ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
 import type { Task } from "../data/task.ts";
-import type { TerminationReason } from "../trajectories/types.ts";
+import type { TerminationReason, Trial } from "../trajectories/types.ts";
 import type { Shown } from "./prompt.ts";
 
 export interface CallParams extends CallOptions {
@@ -59,6 +59,8 @@ export interface Outcome {
   correct?: boolean;
   /** The reason for the reward, shown with the episode. */
   explanation?: string;
+  /** What happened in a container, shown with the episode. */
+  trial?: Trial;
   metrics?: Record<string, number>;
   /** Rewards of single roles where they differ from `reward`, by `"role"` or `"role#instance"`. */
   rewards?: Record<string, number | null>;
@@ -150,6 +152,12 @@ export interface GatewayAddress {
   readonly apiKey: string;
 }
 
+export interface GatewayCalls {
+  answered: number;
+  /** Why the last call failed, if no call was answered since. A call that the agent itself gave up did not fail. */
+  failure?: Error;
+}
+
 export interface GatewayAccess extends GatewayAddress {
   /** The same model recorded under another role; see `ModelClient.as`. */
   as(role: string, instance?: number): GatewayAddress;
@@ -160,6 +168,8 @@ export interface GatewayAccess extends GatewayAddress {
   separateSideCalls(): void;
   /** Refuses all later calls, e.g. of an agent that continues after its time limit. */
   end(): void;
+  /** The model calls so far, for agents whose errors do not say that a call failed. */
+  calls(): GatewayCalls;
   /** The result that an external agent posts to `{anthropicBaseURL}/result`. Rejects if the attempt ends first. */
   result(): Promise<unknown>;
 }
@@ -181,6 +191,8 @@ export interface WorkflowContext {
   purpose: "train" | "validate";
   /** Model calls that one role may make (`rllm.agent.max_steps`); one more ends the rollout. */
   maxSteps: number;
+  /** Containers that `container()` of `hone-rl/containers` keeps ready; negative: one for each core (`rllm.workflow.warm_queue_size`). */
+  warmQueueSize?: number;
   /** Random numbers in [0, 1) for this rollout; a repeated run gets the same numbers. */
   random: () => number;
   /**

@@ -2,7 +2,7 @@
 import type { ComposedConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import type { MediaStore } from "../images/media-store.ts";
-import type { Capabilities, Engine, Finding } from "./engine.ts";
+import type { Capabilities, Engine, Finding, OtherModel } from "./engine.ts";
 import type { Rule } from "./rule.ts";
 
 /** A configuration with the backend's own sections. */
@@ -15,8 +15,8 @@ export interface EngineHooks {
   folder?: string;
   /** Keeps the images of prompts; default: memory. */
   media?: MediaStore;
-  /** Whether the configuration's policy will be trained. */
-  trains?: boolean;
+  /** If the configuration's policy will be trained: the other models that will be opened. */
+  trains?: { others: readonly OtherModel[] } | undefined;
   /** Called with what the engine does before it is ready: set-up, conversion, loading. */
   onStatus?: (text: string) => void;
   /** Called with problems that the engine handles itself, such as an inference server that is excluded. */

@@ -24,7 +24,7 @@ export interface EngineImages {
 
 /** What LoRA adapts: `experts` are the weights of the experts of a mixture, `mlp` all other feed-forward layers. */
 export const loraTargets = ["attn", "mlp", "experts", "unembed"] as const;
-export type LoraTarget = (typeof loraTargets)[number];
+type LoraTarget = (typeof loraTargets)[number];
 
 /** The capabilities of an engine as data, for the checks before a run. */
 export interface Capabilities {
@@ -109,6 +109,11 @@ export interface LearnerSpec extends PolicySpec {
    * empty. A critic cannot be exported; its head is trained and saved with the adapter.
    */
   head?: "value";
+}
+
+/** A model that a run opens beside its policy. */
+export interface OtherModel extends LearnerSpec {
+  role: "critic" | "reference model" | "teacher" | "reward model";
 }
 
 /** The smallest temperature above 0 (greedy). Division by a smaller one loses too much precision and overflows. */

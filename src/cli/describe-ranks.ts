@@ -1,14 +1,9 @@
-/** What `hone doctor` says of the processes that will train a model, before it is loaded. */
+/** What `hone doctor` says of the processes that will train a model. */
 
-import { statSync } from "node:fs";
-import { availableParallelism, freemem } from "node:os";
+import { availableParallelism } from "node:os";
 import type { Finding } from "../backends/engine.ts";
+import { type Gpu, listGpus, listLinks } from "../backends/local/gpus.ts";
 import { trainingProcesses } from "../backends/local/machine.ts";
-import { type Gpu, listGpus, listLinks } from "../backends/local/memory/gpus.ts";
-import { memoryPerRank } from "../backends/local/memory/memory-per-rank.ts";
-import { readModelShapes } from "../backends/local/memory/model-shapes.ts";
-import { modelSource } from "../backends/local/models.ts";
-import { adapterSpec } from "../backends/registry/open-engine.ts";
 import type { Config } from "../config/schema.ts";
 import { formatBytes } from "../files/durable-files.ts";
 
@@ -32,50 +27,6 @@ export async function describeRanks(config: Config): Promise<Finding[]> {
     { name: "ranks", detail: `${ranks}, connected by NCCL` },
     missing ? { ...found, fix: "use one process for each GPU, with local.device=auto or cuda" } : found,
   ];
-}
-
-/** The memory that each process needs; undefined while the model's files are not there. */
-export async function describeNeeded(config: Config, folder: string | undefined): Promise<Finding | undefined> {
-  const shapes = folder === undefined ? undefined : readModelShapes(folder);
-  if (shapes === undefined) return undefined;
-  const { local, model } = config;
-  const gpus = await gpusOf(config);
-  const onGpu = gpus.length > 0;
-  const adapter = adapterSpec(config);
-  const weightBytes = local.dtype === "bfloat16" || (local.dtype === "auto" && onGpu) ? 2 : 4;
-  const needed = memoryPerRank(shapes, {
-    processes: trainingProcesses(config),
-    sharding: local.sharding,
-    offloadParameters: local.offload_parameters,
-    offloadOptimizer: local.offload_optimizer,
-    weightBytes,
-    loraRank: model.lora_rank,
-    targets: adapter.kind === "lora" ? adapter.targets : [],
-    gradientCheckpointing: local.gradient_checkpointing === true,
-    // The least that the worker chooses by itself.
-    microBatchTokens: local.micro_batch_tokens || (onGpu ? 1024 : 512),
-    chunkSize: local.chunk_size,
-  });
-  const { offloaded, ...parts } = needed;
-  const all = Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
-  const named = Object.entries(parts).filter(([, bytes]) => bytes > 0);
-  const list = named.map(([name, bytes]) => `${name} ${formatBytes(bytes)}`).join(", ");
-  const elsewhere = offloaded > 0 ? `; ${formatBytes(offloaded)} of it in CPU memory` : "";
-  const free = onGpu ? Math.min(...gpus.map((gpu) => gpu.free)) : freemem() / trainingProcesses(config);
-  const fits = (onGpu ? all - offloaded : all) <= free;
-  const detail = `each process about ${formatBytes(all)}: ${list}${elsewhere}; ${formatBytes(free)} free for each`;
-  if (fits) return { name: "needed", detail };
-  return {
-    name: "needed",
-    detail,
-    fix: "add local.gradient_checkpointing=true, use more processes, or a smaller model",
-  };
-}
-
-/** The folder of the model if it is on this machine as one. */
-export function modelFolder({ model }: Config): string | undefined {
-  const source = modelSource(model.name);
-  return source.kind === "path" && statSync(source.path).isDirectory() ? source.path : undefined;
 }
 
 async function gpusOf(config: Config): Promise<Gpu[]> {

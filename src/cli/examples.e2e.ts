@@ -44,7 +44,7 @@ describe("examples", () => {
     for (const name of readdirSync(join(project, "examples"))) {
       const readme = join(project, "examples", name, "README.md");
       expect(existsSync(readme), readme).toBe(true);
-      expect(readFileSync(readme, "utf8")).toContain(`examples/${name}/train.ts`);
+      expect(readFileSync(readme, "utf8")).toMatch(new RegExp(`hone-rl train examples/${name}/[\\w-]+\\.ts`));
     }
   });
 

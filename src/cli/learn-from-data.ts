@@ -1,7 +1,7 @@
 /** What `hone sft` and `hone dpo` have in common: a command that trains on a file instead of on the tasks of a script. */
 import type { Command } from "commander";
 import { composeConfig } from "../config/compose.ts";
-import type { Config } from "../config/schema.ts";
+import type { Config, ConfigInput } from "../config/schema.ts";
 import { concatenated } from "../data/concatenated.ts";
 import { openDataset } from "../data/open-dataset.ts";
 import type { Dataset, FileRow } from "../data/types.ts";
@@ -48,10 +48,10 @@ export function registerLearning(
 async function learn(make: MakeExperiment, words: readonly string[], flags: LearningFlags): Promise<void> {
   if (isSpareCopy()) return;
   const { config: files = [], resume, from, dryRun = false, explain, view } = flags;
-  const { data, script, given } = wordsOf(words);
+  const { data, script, assignments } = wordsOf(words);
   const overrides = [
     ...torchrunOverrides(),
-    ...given,
+    ...assignments,
     ...(data === undefined ? [] : [`data.train_files=${JSON.stringify(data)}`]),
   ];
   const experiment = script === undefined ? undefined : await loadExperiment(script);
@@ -64,15 +64,18 @@ async function learn(make: MakeExperiment, words: readonly string[], flags: Lear
   if (resume !== undefined) launch.resume = resume;
   if (from !== undefined) launch.from = from;
   const saved = resume === undefined ? [] : [savedConfigFile(resume)];
-  const { config } = composeConfig({ input: experiment?.config ?? {}, files: [...saved, ...files], overrides });
+  const given: ConfigInput = experiment?.config ?? {};
+  // verl's configuration names example files, which no one asked for.
+  const input = { ...given, data: { train_files: null, val_files: null, ...given.data } };
+  const { config } = composeConfig({ input, files: [...saved, ...files], overrides });
   const opened = await openData(config.data);
   const made = make(experiment === undefined ? opened : { ...opened, experiment });
   process.exitCode = (await train(made, launch)).exitCode;
 }
 
 function wordsOf(words: readonly string[]) {
-  const given = words.filter((word) => /^[+~]|=/.test(word));
-  const named = words.filter((word) => !given.includes(word));
+  const assignments = words.filter((word) => /^[+~]|=/.test(word));
+  const named = words.filter((word) => !assignments.includes(word));
   const scripts = named.filter(isScript);
   const data = named.filter((word) => !scripts.includes(word));
   if (data.length > 1 || scripts.length > 1) {
@@ -80,7 +83,7 @@ function wordsOf(words: readonly string[]) {
       hint: "several files: 'data.train_files=[a.jsonl,b.jsonl]'",
     });
   }
-  return { data: data[0], script: scripts[0], given };
+  return { data: data[0], script: scripts[0], assignments };
 }
 
 async function openData({

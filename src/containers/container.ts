@@ -1,9 +1,12 @@
 /** A container as a sandbox for workflows: commands and files of an untrusted program. */
-import { spawnSync } from "node:child_process";
+import { availableParallelism } from "node:os";
 import { posix } from "node:path";
-import { RunError, UserError } from "../errors.ts";
-import { isOwnerGone, ownerMark } from "../files/temporary-names.ts";
-import { type Engine, type EngineName, findEngine } from "./engine.ts";
+import { RunError } from "../errors.ts";
+import type { Trial } from "../trajectories/types.ts";
+import { changedFiles } from "./changed-files.ts";
+import { type EngineName, findEngine } from "./engine.ts";
+import { type Started, startContainer } from "./start.ts";
+import { type WarmCounts, warmQueue } from "./warm-queue.ts";
 
 export interface ContainerOptions {
   /** An image with a shell (`sh`) and `cat`. It is pulled if it is missing. */
@@ -16,7 +19,7 @@ export interface ContainerOptions {
   memoryMb?: number;
   cpus?: number;
   env?: Readonly<Record<string, string>>;
-  /** Containers that are started before they are needed. Default 0. */
+  /** Containers that are started before they are needed, 64 at most. Default: `rllm.workflow.warm_queue_size`, or 0. */
   warm?: number;
 }
 
@@ -48,58 +51,47 @@ export interface Container {
   read(path: string): Promise<string>;
   /** Creates the folders of the path. */
   write(path: string, content: string | Uint8Array): Promise<void>;
+  /** The commands so far and the files that they changed, as `trial` of the workflow's outcome: the viewer shows them. */
+  record(): Promise<Trial>;
   close(): Promise<void>;
 }
 
-const ownerLabel = "hone.owner";
+const mostCommands = 200;
+
+/** What `open` reads of a workflow's context. */
+export interface ContainerContext {
+  tearDown?: (clean: () => Promise<void>) => void;
+  /** `rllm.workflow.warm_queue_size`, if the container's own `warm` is not given. */
+  warmQueueSize?: number;
+}
+
+export interface OpenContainer {
+  (context?: ContainerContext): Promise<Container>;
+  /** Of the containers that were started. */
+  counts(): WarmCounts;
+  /** Gives back those that wait. They are also given back after two minutes without use, and when this process ends. */
+  close(): Promise<void>;
+}
 
 /**
  * @returns a function that starts a container; `tearDown` of the workflow's context closes it with the rollout
  * @example
- * const open = container({ image: "python:3.13-slim", warm: 4 });
- * const workflow = async ({ row }, { model, tearDown }) => {
- *   const box = await open({ tearDown });
+ * const open = container({ image: "python:3.13-slim" });
+ * const workflow = async ({ row }, context) => {
+ *   const box = await open(context);
  *   await box.write("/app/main.py", code);
  *   const { exitCode, stdout } = await box.exec("python /app/main.py", { timeoutSeconds: 10 });
  * };
  */
-export function container(options: ContainerOptions) {
-  const { warm = 0 } = options;
-  const waiting: Promise<Container>[] = [];
-  const startNext = () => {
-    const started = start(options);
-    // Reported to whoever takes it.
-    started.catch(() => {});
-    return started;
-  };
-  return async (context: { tearDown?: (clean: () => Promise<void>) => void } = {}): Promise<Container> => {
-    const taken = waiting.shift() ?? startNext();
-    while (waiting.length < warm) waiting.push(startNext());
-    const opened = await taken;
+export function container(options: ContainerOptions): OpenContainer {
+  const queue = warmQueue(() => start(options));
+  const open = async (context: ContainerContext = {}): Promise<Container> => {
+    const size = options.warm ?? context.warmQueueSize ?? 0;
+    const opened = await queue.take(size < 0 ? availableParallelism() : size);
     context.tearDown?.(opened.close);
     return opened;
   };
-}
-
-let cleaned: Promise<void> | undefined;
-const running = new Map<string, Engine>();
-let closes = false;
-
-/** Removes the containers of killed processes. */
-async function removeLeft(engine: Engine): Promise<void> {
-  const { stdout } = await engine.run([
-    "ps",
-    "-a",
-    "--filter",
-    `label=${ownerLabel}`,
-    "--format",
-    "{{.ID}} {{.Names}}",
-  ]);
-  const left = stdout.split("\n").map((line) => line.split(" ") as [string, string?]);
-  for (const [id] of left.filter(([id]) => id !== "")) {
-    const { stdout: owner } = await engine.run(["inspect", "--format", `{{index .Config.Labels "${ownerLabel}"}}`, id]);
-    if (isOwnerGone(owner.trim())) await engine.run(["rm", "-f", "-v", id]);
-  }
+  return Object.assign(open, { counts: queue.counts, close: queue.close });
 }
 
 async function start({
@@ -108,54 +100,28 @@ async function start({
   memoryMb,
   cpus,
   env = {},
-  ...options
+  engine,
 }: ContainerOptions): Promise<Container> {
-  const engine = await findEngine(options.engine);
-  cleaned ??= removeLeft(engine);
-  await cleaned;
   const limits = [
     ...(memoryMb === undefined ? [] : ["--memory", `${memoryMb}m`, "--memory-swap", `${memoryMb}m`]),
     ...(cpus === undefined ? [] : ["--cpus", String(cpus)]),
   ];
-  const { exitCode, stdout, stderr } = await engine.run([
-    ...[
-      "run",
-      "-d",
-      "--label",
-      `${ownerLabel}=${ownerMark}`,
-      "--network",
-      network,
-      "--security-opt",
-      "no-new-privileges",
-      // The first process ignores SIGTERM, for which podman waits 10 seconds.
-      "--stop-signal",
-      "SIGKILL",
-    ],
-    ...limits,
-    ...flagsOf(env),
-    ...["--entrypoint", "sh", image, "-c", "while :; do sleep 86400; done"],
-  ]);
-  if (exitCode !== 0) {
-    const text = `a container of ${image} cannot be started: ${stderr.trim().split("\n").at(-1)}`;
-    throw /no space left/i.test(stderr) ? new RunError(text, { hint: "the disk is full" }) : new UserError(text);
-  }
-  return opened(engine, image, stdout.trim().split("\n").at(-1) ?? "");
+  const flags = ["--network", network, ...limits, ...flagsOf(env)];
+  return opened(await startContainer(await findEngine(engine), image, flags));
 }
 
 const flagsOf = (env: Readonly<Record<string, string>>) =>
   Object.entries(env).flatMap(([name, value]) => ["-e", `${name}=${value}`]);
 
-function opened(engine: Engine, image: string, id: string): Container {
+function opened({ engine, image, id, remove }: Started): Container {
   let over: string | undefined;
-  if (!closes) process.once("exit", closeAll);
-  closes = true;
-  running.set(id, engine);
-  const remove = async (): Promise<void> => {
-    running.delete(id);
-    await engine.run(["rm", "-f", "-v", id]);
-  };
+  const commands: NonNullable<Trial["commands"]>[number][] = [];
 
-  async function exec(command: string | readonly string[], options: ExecOptions = {}): Promise<Executed> {
+  async function exec(
+    command: string | readonly string[],
+    options: ExecOptions = {},
+    recorded = true,
+  ): Promise<Executed> {
     if (over !== undefined) throw new RunError(`the container of ${image} ${over}`);
     const { timeoutSeconds = 60, input, cwd, env = {}, maxOutput = 2 ** 20, signal } = options;
     const program = typeof command === "string" ? ["sh", "-c", command] : command;
@@ -163,6 +129,11 @@ function opened(engine: Engine, image: string, id: string): Container {
     const limits = { timeoutMs: timeoutSeconds * 1000, maxOutput };
     const run = { ...limits, ...(input === undefined ? {} : { input }), ...(signal ? { signal } : {}) };
     const { cut, ...ran } = await engine.run(["exec", ...flags, id, ...program], run);
+    if (recorded && commands.length < mostCommands) {
+      const text = typeof command === "string" ? command : command.join(" ");
+      const output = `${ran.stdout}${ran.stderr}`;
+      commands.push({ command: text.slice(0, 2000), exitCode: ran.exitCode, output: output.slice(-2000) });
+    }
     if (cut === undefined) return ran;
     // The program goes on without its client, so its container ends.
     over =
@@ -172,27 +143,22 @@ function opened(engine: Engine, image: string, id: string): Container {
   }
 
   return {
-    exec,
+    exec: (command, options) => exec(command, options),
     async read(path) {
-      const { exitCode, stdout, stderr } = await exec(["cat", "--", path], { maxOutput: 64 * 2 ** 20 });
+      const { exitCode, stdout, stderr } = await exec(["cat", "--", path], { maxOutput: 64 * 2 ** 20 }, false);
       if (exitCode === 0) return stdout;
       throw new Error(`${path} cannot be read: ${stderr.trim()}`);
     },
     async write(path, content) {
       const script = 'mkdir -p -- "$1" && cat > "$2"';
-      const { exitCode, stderr } = await exec(["sh", "-c", script, "sh", posix.dirname(path), path], {
-        input: content,
-      });
+      const args = ["sh", "-c", script, "sh", posix.dirname(path), path];
+      const { exitCode, stderr } = await exec(args, { input: content }, false);
       if (exitCode !== 0) throw new Error(`${path} cannot be written: ${stderr.trim()}`);
     },
+    record: async () => ({ commands: [...commands], files: over === undefined ? await changedFiles(engine, id) : [] }),
     async close() {
       if (over === undefined) await remove();
       over ??= "was closed";
     },
   };
-}
-
-/** Containers that were started before they were needed, and those that no rollout closed. */
-function closeAll(): void {
-  for (const [id, { name }] of running) spawnSync(name, ["rm", "-f", "-v", id]);
 }

@@ -1,6 +1,17 @@
 /** For tests: an image made of this machine's own programs, because no registry of images may be reachable. */
 import { execFileSync } from "node:child_process";
-import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { type Engine, findEngine } from "./engine.ts";
@@ -21,9 +32,12 @@ export async function testEngine(): Promise<Engine | string> {
   return findEngine().catch((error: Error) => error.message);
 }
 
-/** @returns the image's name */
-export async function hostImage(engine: Engine): Promise<string> {
-  const name = `${engine.name === "podman" ? "localhost/" : ""}hone-test-host:1`;
+/**
+ * @param languages also Node and Debian's Python, of which only what programs import without packages is copied
+ * @returns the image's name
+ */
+export async function hostImage(engine: Engine, languages: "" | "-languages" = ""): Promise<string> {
+  const name = `${engine.name === "podman" ? "localhost/" : ""}hone-test-host${languages}:2`;
   if ((await engine.run(["image", "inspect", name])).exitCode === 0) return name;
   const root = mkdtempSync(join(tmpdir(), "hone-rootfs-"));
   try {
@@ -34,6 +48,7 @@ export async function hostImage(engine: Engine): Promise<string> {
     const files = programs.map((program) => execFileSync("which", [program], { encoding: "utf8" }).trim());
     for (const [index, file] of files.entries()) copyFileSync(file, join(root, "usr/bin", programs[index] ?? ""));
     symlinkSync("bash", join(root, "usr/bin/sh"));
+    if (languages) files.push(...copyLanguages(root));
     const libraries = execFileSync("ldd", files, { encoding: "utf8" }).matchAll(/(\/[^\s:]+\.so[^\s:]*)/g);
     for (const [, library = ""] of libraries) {
       mkdirSync(join(root, dirname(library)), { recursive: true });
@@ -50,4 +65,25 @@ export async function hostImage(engine: Engine): Promise<string> {
   } finally {
     rmSync(root, { recursive: true, force: true });
   }
+}
+
+/** @returns the programs whose libraries they need */
+function copyLanguages(root: string): string[] {
+  const show = "import sys, sysconfig; print(sys.executable, sysconfig.get_path('stdlib'))";
+  const [python = "", library = ""] = execFileSync("/usr/bin/python3", ["-I", "-c", show], { encoding: "utf8" })
+    .trim()
+    .split(" ");
+  copyFileSync(python, join(root, "usr/bin/python3"));
+  copyFileSync(process.execPath, join(root, "usr/bin/node"));
+  const needless = /\/(test|tests|idlelib|tkinter|ensurepip|dist-packages|site-packages|__pycache__|config-[^/]*)$/;
+  cpSync(library, join(root, library), { recursive: true, filter: (path) => !needless.test(path) });
+  // What compiled packages link, although the C library has its content.
+  const linked =
+    execFileSync("ldd", [process.execPath], { encoding: "utf8" }).match(/\S+(?=\/libc\.so)/)?.[0] ?? "/lib";
+  mkdirSync(join(root, linked), { recursive: true });
+  for (const name of ["librt.so.1", "libutil.so.1"].filter((name) => existsSync(join(linked, name)))) {
+    copyFileSync(join(linked, name), join(root, linked, name));
+  }
+  const modules = readdirSync(join(library, "lib-dynload")).map((name) => join(library, "lib-dynload", name));
+  return [python, process.execPath, ...modules];
 }

@@ -1,1 +1,11 @@
-export { type Container, type ContainerOptions, container, type ExecOptions, type Executed } from "./container.ts";
+export {
+  type Container,
+  type ContainerContext,
+  type ContainerOptions,
+  container,
+  type ExecOptions,
+  type Executed,
+  type OpenContainer,
+} from "./container.ts";
+export { type ContainerSandbox, type ContainerSandboxOptions, containerSandbox } from "./container-sandbox.ts";
+export type { WarmCounts } from "./warm-queue.ts";

@@ -1,4 +1,5 @@
 /** Tests Hone with the hub's own client against a server that answers like the hub. */
+// Slow: downloads files in parts.
 import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";

@@ -1,4 +1,5 @@
 /** A thousand calls over HTTP to a failing engine: each is answered once and counted by its outcome. */
+// Slow: engines that fail and stall.
 import { expect, test } from "vitest";
 import type { Sample } from "../backends/engine.ts";
 import { uniforms } from "../random.ts";

@@ -6,6 +6,8 @@ import { shellAgent } from "./forgeries.ts";
 interface AgentFacts {
   /** The API that it speaks; default: OpenAI's chat completions. */
   api?: "chat" | "responses" | "messages";
+  /** The name of the model's provider, where that of the API has another meaning for the agent. */
+  provider?: string;
   /** It offers no tools to the model but reads commands from its text, so calls without tools are its own. */
   withoutTools?: true;
   /** It does not call a model. */
@@ -20,6 +22,8 @@ const closed = "its model cannot be replaced";
 const facts: Record<string, AgentFacts> = {
   "claude-code": { api: "messages" },
   codex: { api: "responses" },
+  // Its own provider "openai" calls the responses API.
+  opencode: { provider: "hone" },
   "terminus-2": { withoutTools: true },
   aider: { withoutTools: true },
   oracle: { withoutModel: true },
@@ -49,11 +53,11 @@ export function agentFacts(name: string): AgentFacts {
 
 /** The part of Harbor's AgentConfig that says where the model is. */
 export function modelConnection(name: string, gateway: GatewayAddress): Record<string, unknown> {
-  const { api = "chat", withoutModel } = agentFacts(name);
+  const { api = "chat", provider, withoutModel } = agentFacts(name);
   if (withoutModel) return {};
-  const { provider, key, format } = apis[api];
+  const { key, format, ...of } = apis[api];
   return {
-    model_name: `${provider}/policy`,
+    model_name: `${provider ?? of.provider}/policy`,
     base_url: api === "messages" ? gateway.anthropicBaseURL : gateway.baseURL,
     model_api_key_name: key,
     model_api_format: format,

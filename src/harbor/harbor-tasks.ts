@@ -4,6 +4,7 @@ import { basename, join, resolve } from "node:path";
 import { fromRows } from "../data/from-rows.ts";
 import type { Dataset } from "../data/types.ts";
 import { UserError } from "../errors.ts";
+import { downloadDataset, isDatasetName } from "./download-dataset.ts";
 import { readTask } from "./task-files.ts";
 
 /** A task of Harbor, for `harbor()`. */
@@ -24,15 +25,21 @@ export function taskFolders(folder: string): string[] {
   throw new UserError(`${folder} contains no Harbor task (a folder with task.toml)`);
 }
 
+export interface HarborTasksOptions {
+  /** Of a data set's name: a registry file of Harbor, or its address. Default: Harbor's own registry. */
+  registry?: string;
+}
+
 /**
- * All tasks of a folder, checked: an unknown key, a limit that is missing or not positive, or a missing file is an error.
+ * All tasks of a folder or of a data set's name (`name@version`), checked: an unknown key, a limit that is missing or not positive, or a missing file is an error.
  *
  * @throws UserError listing what is wrong with the tasks
  * @example
  * defineExperiment({ train: harborTasks("./tasks"), workflow: harbor({ agent: "pi" }) })
  */
-export function harborTasks(folder: string): Dataset<HarborTask> {
-  const tasks = taskFolders(folder).map(readTask);
+export function harborTasks(folder: string, { registry }: HarborTasksOptions = {}): Dataset<HarborTask> {
+  const isName = isDatasetName(folder) && !existsSync(folder);
+  const tasks = (isName ? downloadDataset(folder, registry) : taskFolders(folder)).map(readTask);
   const problems = tasks.flatMap(({ name, problems }) => problems.map((problem) => `${name}: ${problem}`));
   if (problems.length > 0) {
     const more = problems.length > 20 ? `\n  and ${problems.length - 20} more` : "";
@@ -41,5 +48,5 @@ export function harborTasks(folder: string): Dataset<HarborTask> {
     });
   }
   const rows = tasks.map(({ path, name, instruction }) => ({ path, name, instruction }));
-  return fromRows(basename(resolve(folder)), rows, { id: ({ name }) => name });
+  return fromRows(isName ? folder : basename(resolve(folder)), rows, { id: ({ name }) => name });
 }

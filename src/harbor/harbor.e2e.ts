@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { afterAll, expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import { hostImage, testEngine } from "../containers/host-image.fixture.ts";
+import { nightly } from "../nightly.fixture.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { openBridge } from "./bridge.ts";
@@ -81,6 +82,26 @@ test.skipIf(typeof engine === "string")(
     );
     expect(folders.flatMap((name) => readdirSync(join(tmpdir(), name, "trials")))).toEqual([]);
     expect(folders.every((name) => existsSync(join(tmpdir(), name, "tasks")))).toBe(true);
+  },
+  600_000,
+);
+
+test.skipIf(typeof engine === "string" || !nightly)(
+  "a killed container is not the agent's failure, and nothing is left",
+  async () => {
+    if (typeof engine === "string") return;
+    makeTask(root, await hostImage(engine));
+    const before = await left();
+    const lost = await run(async (task, context) => {
+      const stage = (name: string) => {
+        context.stage(name);
+        if (name === "agent")
+          void left().then((names) => engine.run(["kill", ...names.filter((one) => !before.includes(one))]));
+      };
+      return harbor(options("sleep 60"))(task, { ...context, stage });
+    });
+    expect(lost.failure).toMatchObject({ kind: "infrastructure" });
+    expect((await left()).filter((name) => !before.includes(name))).toEqual([]);
   },
   600_000,
 );

@@ -1,13 +1,13 @@
 /** A workflow that lets a coding agent work on a Harbor task, and gets its reward from the task's verifier. */
 import { resolve } from "node:path";
-import type { GatewayAccess, Workflow } from "../agents/types.ts";
+import type { GatewayAccess, GatewayCalls, Workflow } from "../agents/types.ts";
 import { findEngine } from "../containers/engine.ts";
 import { UserError } from "../errors.ts";
 import { isLoopback } from "../http/web-guard.ts";
 import { agentFacts, modelConnection } from "./agents.ts";
 import { TrialError, type TrialEvent } from "./bridge.ts";
 import type { HarborTask } from "./harbor-tasks.ts";
-import { toOutcome, toTrialFailure } from "./outcome.ts";
+import { checkCalls, toOutcome, toTrialFailure } from "./outcome.ts";
 import { engineOf, runTrial } from "./run-trial.ts";
 
 export interface HarborOptions {
@@ -33,7 +33,7 @@ export interface HarborOptions {
    * installs the agent in every trial. `path`: folders in it that have programs.
    */
   program?: { folder: string; path: readonly string[] };
-  /** More folders of this machine for the container, read-only, by their path in the container. */
+  /** More folders or files of this machine for the container, read-only, by their path in the container. */
   mounts?: Readonly<Record<string, string>>;
   /** The verifier tests a program that the agent started, so the agent's processes go on, unless it ran out of time. */
   keepProcesses?: boolean;
@@ -69,11 +69,15 @@ export function harbor(options: HarborOptions): Workflow<HarborTask> {
     if (separates) gateway.separateSideCalls();
     const connection = modelConnection(agent, gateway) as { env?: Record<string, string> };
     const seen = new Set<TrialEvent>();
+    let calls: GatewayCalls | undefined;
     const onEvent = (event: TrialEvent) => {
       seen.add(event);
       if (event === "agent-start") stage("agent");
       // The agent may go on, but its calls do not count.
-      if (event === "agent-end" && !withoutModel) gateway.end();
+      if (event === "agent-end" && !withoutModel) {
+        calls = gateway.calls();
+        gateway.end();
+      }
       if (event === "verification-start") stage("reward");
     };
     const trial = await runTrial(
@@ -101,6 +105,9 @@ export function harbor(options: HarborOptions): Workflow<HarborTask> {
       throw error instanceof TrialError ? toTrialFailure(error) : error;
     });
     const outcome = toOutcome(trial, seen, stage);
+    stage("agent");
+    if (!withoutModel)
+      checkCalls(calls ?? gateway.calls(), gateway.baseURL, outcome.metrics?.agent_out_of_budget === 1);
     return separates ? { ...outcome, rewards: { side: null, subagent: null } } : outcome;
   };
 }

@@ -1,3 +1,3 @@
 export { type AtifOptions, type AtifRow, type AtifTrajectory, atifRows, toAtif } from "./atif.ts";
 export { type HarborOptions, harbor } from "./harbor.ts";
-export { type HarborTask, harborTasks } from "./harbor-tasks.ts";
+export { type HarborTask, type HarborTasksOptions, harborTasks } from "./harbor-tasks.ts";

@@ -1,15 +1,17 @@
 /** What the end of a trial means, for each cause that Harbor reports. */
 import { expect, test } from "vitest";
+import { ModelCallError, RolloutEnded } from "../agents/control-flow.ts";
 import { RunError, UserError } from "../errors.ts";
 import { TrialError, type TrialEvent, type TrialResult } from "./bridge.ts";
-import { toOutcome, toTrialFailure } from "./outcome.ts";
+import { checkCalls, toOutcome, toTrialFailure } from "./outcome.ts";
 
 const whole: TrialEvent[] = ["environment-start", "agent-start", "agent-end", "verification-start"];
 
 function end(result: Partial<TrialResult>, events = whole, verifierOutput = "") {
   const stages: string[] = [];
   const complete = { verifier_result: null, exception_info: null, failure_cause: null, reward_valid: true, ...result };
-  const outcome = () => toOutcome({ result: complete, verifierOutput }, new Set(events), (name) => stages.push(name));
+  const outcome = () =>
+    toOutcome({ result: complete, verifierOutput, files: [] }, new Set(events), (name) => stages.push(name));
   return { outcome, stages };
 }
 const rewards = (given: Record<string, number>) => ({ verifier_result: { rewards: given } });
@@ -20,6 +22,7 @@ const failed = (failure_cause: string, exception_type: string, more: Partial<Tri
 test("the key reward is the reward, or the only key; others are metrics", () => {
   expect(end(rewards({ reward: 0.5, tests: 3 }), whole, "3 of 6\n").outcome()).toEqual({
     ...{ reward: 0.5, correct: false, metrics: { tests: 3, agent_out_of_budget: 0 }, explanation: "3 of 6" },
+    trial: { files: [], verifier: "3 of 6\n" },
   });
   expect(end(rewards({ accuracy: 1 })).outcome()).toMatchObject({ reward: 1, correct: true });
   expect(end(rewards({ a: 1, b: 0 })).outcome).toThrow(UserError);
@@ -57,4 +60,17 @@ test("a full disk is named, and a mistake in the configuration is not retried", 
   expect(end(full, []).outcome).toThrow(expect.objectContaining({ hint: expect.stringContaining("disk is full") }));
   expect(toTrialFailure(new TrialError("bad agent", "ValueError"))).toBeInstanceOf(UserError);
   expect(toTrialFailure(new TrialError("no socket", "ConnectionError"))).toBeInstanceOf(RunError);
+});
+
+test("calls that failed, and an agent that exits as if nothing had happened, are not the model's failure", () => {
+  const check = (calls: Parameters<typeof checkCalls>[0], outOfBudget = false) =>
+    checkCalls(calls, "http://127.0.0.1:1/v1", outOfBudget);
+  const failure = new ModelCallError("model call 2 failed: out of memory");
+  expect(() => check({ answered: 0 })).toThrow(RunError);
+  expect(() => check({ answered: 0 }, true)).toThrow(/without a reply from the model at http:..127/);
+  expect(() => check({ answered: 1, failure })).toThrow(failure);
+  // It was waiting for the call when its time was over; and a full context is the conversation's own limit.
+  check({ answered: 1, failure }, true);
+  check({ answered: 1, failure: new RolloutEnded("max_prompt_length_exceeded", "too long") });
+  check({ answered: 1 });
 });

@@ -1,5 +1,6 @@
 /** What a trial's end means: a reward, or whose failure it was. */
-import type { Outcome } from "../agents/types.ts";
+import { RolloutEnded } from "../agents/control-flow.ts";
+import type { GatewayCalls, Outcome } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
 import type { TrialError, TrialEvent, TrialResult } from "./bridge.ts";
 import type { Trial } from "./run-trial.ts";
@@ -13,11 +14,23 @@ export function toTrialFailure({ message, kind }: TrialError): Error {
 }
 
 /**
+ * An agent may swallow failed calls and exit with code 0; then the verifier's 0 is not due to the model.
+ * @throws the failed call; RunError if no call was answered
+ */
+export function checkCalls({ answered, failure }: GatewayCalls, address: string, outOfBudget: boolean): void {
+  if (failure && !outOfBudget && !(failure instanceof RolloutEnded)) throw failure;
+  if (answered > 0) return;
+  throw new RunError(`the agent ended without a reply from the model at ${address}`, {
+    hint: "check that the agent uses this address, and that its container can reach it",
+  });
+}
+
+/**
  * The reward of a finished trial.
  * @throws RunError if the container or Harbor failed; Error in the stage of the part that failed
  */
 export function toOutcome(
-  { result, verifierOutput }: Trial,
+  { result, verifierOutput, files }: Trial,
   seen: ReadonlySet<TrialEvent>,
   stage: (name: string) => void,
 ): Outcome {
@@ -47,7 +60,7 @@ export function toOutcome(
   const timedOut = cause === "agent_exhausted_budget";
   const metrics = { ...graded.metrics, agent_out_of_budget: Number(timedOut) };
   const explanation = [timedOut ? `${what}.` : "", verifierOutput.trim()].filter(Boolean).join("\n");
-  return { ...graded, metrics, ...(explanation ? { explanation } : {}) };
+  return { ...graded, metrics, ...(explanation ? { explanation } : {}), trial: { files, verifier: verifierOutput } };
 }
 
 /** An error after the agent's end that is not the agent's exit code. */

@@ -18,9 +18,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parse, stringify } from "smol-toml";
 import { buildImage, contentHash } from "../containers/build-image.ts";
+import { changedFiles } from "../containers/changed-files.ts";
 import { type Engine, type EngineName, engines, findEngine, removeProjects } from "../containers/engine.ts";
 import { isOwnerGone, temporaryFolder } from "../files/temporary-names.ts";
 import { isObject } from "../is-object.ts";
+import type { Trial as EpisodeTrial } from "../trajectories/types.ts";
 import { openBridge, type TrialListener, type TrialResult } from "./bridge.ts";
 
 export interface TrialOptions {
@@ -43,6 +45,7 @@ export interface Trial {
   result: TrialResult;
   /** What the verifier wrote, its end. */
   verifierOutput: string;
+  files: NonNullable<EpisodeTrial["files"]>;
 }
 
 const prefix = "hone-harbor-";
@@ -123,6 +126,15 @@ function readEnd(path: string): string {
   }
 }
 
+/** What the agent and the verifier changed, without what Harbor puts into a container. */
+async function filesOf(engine: Engine, name: string): Promise<Trial["files"]> {
+  const labels = ["--filter", `label=com.docker.compose.project=${`${name}__env`.toLowerCase()}`];
+  const main = ["--filter", "label=com.docker.compose.service=main"];
+  const { stdout } = await engine.run(["ps", "-aq", ...labels, ...main]);
+  const id = stdout.trim().split("\n")[0];
+  return id ? changedFiles(engine, id, ["/logs", "/tests", "/solution", "/opt/agent", "/installed-agent"]) : [];
+}
+
 /**
  * Nothing is left when it has settled: the container, its network and the trial's folder are removed.
  *
@@ -175,7 +187,8 @@ export async function runTrial(
   onEnd(clean);
   try {
     const result = await ended;
-    return { result, verifierOutput: readEnd(join(trials, name, "verifier", "test-stdout.txt")) };
+    const files = engine ? await filesOf(engine, name) : [];
+    return { result, verifierOutput: readEnd(join(trials, name, "verifier", "test-stdout.txt")), files };
   } finally {
     await clean();
   }

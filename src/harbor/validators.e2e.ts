@@ -7,6 +7,8 @@ import { expect, test } from "vitest";
 import { prepareEnvironment } from "../python/prepare.ts";
 import { atifEpisode } from "./atif.fixture.ts";
 import { toAtif } from "./atif.ts";
+import { harborTasks } from "./harbor-tasks.ts";
+import { makeTask } from "./make-tasks.fixture.ts";
 import { taskShape } from "./task-files.ts";
 
 const python = await prepareEnvironment("harbor");
@@ -49,4 +51,22 @@ print(json.dumps(TaskConfig.model_json_schema()))`;
   expect(own(taskShape.steps[0])).toEqual(keys("StepConfig"));
   expect(own(taskShape.task)).toEqual(keys("PackageInfo"));
   expect(own(taskShape.solution)).toEqual(keys("SolutionConfig"));
+});
+
+test("Harbor's client finds the tasks of a data set in a registry file", () => {
+  const folder = mkdtempSync(join(tmpdir(), "registry-"));
+  try {
+    const registry = join(folder, "registry.json");
+    const dataset = (version: string, ...words: string[]) => ({
+      ...{ name: "words", version, description: "" },
+      tasks: words.map((word) => ({ name: word, path: makeTask(folder, "scratch", word) })),
+    });
+    writeFileSync(registry, JSON.stringify([dataset("1.0", "one"), dataset("2.0", "two", "three")]));
+    const tasks = harborTasks("words@2.0", { registry });
+    expect([tasks.name, tasks.size, tasks.task(1).row.name]).toEqual(["words@2.0", 2, "write-three"]);
+    expect(tasks.task(0).row.instruction).toContain("two");
+    expect(() => harborTasks("words@3.0", { registry })).toThrow(/Version 3.0 of dataset words not found/);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
 });

@@ -2,6 +2,7 @@
  * Random requests to the gateway and to the Tinker server: an answer is never a failure of the server, errors have the
  * API's own shape, no secret is revealed, and the server keeps running.
  */
+// Slow: random requests.
 import { connect } from "node:net";
 import { expect, test } from "vitest";
 import { fuzzCases, fuzzTimeout } from "../fuzz-time.fixture.ts";

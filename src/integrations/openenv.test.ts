@@ -195,3 +195,8 @@ test("an address that is no OpenEnv server, a server that is down, and arguments
   const [refused] = await run(url, () => add(1));
   expect(refused!.failure!.message).toContain("refuses what openEnv's reset returns");
 });
+
+test("either the url of a server or an image", () => {
+  expect(() => openEnv({})).toThrow(/the url of a server or the image of one/);
+  expect(() => openEnv({ url: "http://localhost:8000", image: "echo" })).toThrow(/and not both/);
+});

@@ -5,12 +5,25 @@ import { Agent, buildConnector, WebSocket } from "undici";
 import { z } from "zod";
 import type { Environment, Observation } from "../agents/types.ts";
 import type { ChatMessage, ToolDefinition } from "../chat/messages.ts";
+import { type Engine, findEngine } from "../containers/engine.ts";
+import { type Started, startContainer } from "../containers/start.ts";
 import type { Task } from "../data/task.ts";
 import { RunError, UserError } from "../errors.ts";
 
 export interface OpenEnvOptions<Row> {
-  /** Address of the server, e.g. `http://localhost:8000`. */
-  url: string;
+  /** Address of the server, e.g. `http://localhost:8000`. Either this or `image`. */
+  url?: string;
+  /**
+   * An image of the environment. It is started with Docker or podman at the first rollout, once for all rollouts, and
+   * removed when this process ends.
+   */
+  image?: string;
+  /** Port on which the image's server listens. Default 8000. */
+  port?: number;
+  /** The image's network. `"bridge"` (default): only its port, on this machine. `"host"`: this machine's network. */
+  network?: "bridge" | "host";
+  /** Variables for the image's server. */
+  env?: Readonly<Record<string, string>>;
   /** What the server's `reset` gets. Without a seed of the task, its rollouts may begin in different states. Default: nothing. */
   reset?: (row: Row) => Record<string, unknown>;
   /** What the model sees of an observation. Default: its JSON. */
@@ -52,10 +65,15 @@ type Refusal = Extract<Answer, { type: "error" }>["data"];
  * multiTurn<Row>({ environment: openEnv({ url: "http://localhost:8000", reset: (row) => ({ seed: row.seed }) }) })
  */
 export function openEnv<Row>(options: OpenEnvOptions<Row>): (task: Task<Row>) => Promise<Environment> {
-  const { reset = () => ({}), show = showJson } = options;
-  const server = openServer(options);
+  const { reset = () => ({}), show = showJson, url, image } = options;
+  if ((url === undefined) === (image === undefined)) {
+    throw new UserError("openEnv needs the url of a server or the image of one, and not both");
+  }
+  const running = url === undefined ? undefined : openServer({ ...options, url });
+  const find = running ? async () => running : imageServer(options);
   let tool: Promise<ToolDefinition> | undefined;
   return async ({ row }) => {
+    const server = await find();
     tool ??= actionTool(server, options);
     // The next attempt asks again.
     tool.catch(() => (tool = undefined));
@@ -135,7 +153,73 @@ interface Session {
 
 interface Server extends ReturnType<typeof openServer> {}
 
-function openServer<Row>({ url, headers = {}, timeoutSeconds = 60, waitSeconds = 120 }: OpenEnvOptions<Row>) {
+/** @returns a function that starts the image, once as long as it runs */
+function imageServer<Row>(options: OpenEnvOptions<Row>): () => Promise<Server> {
+  const { image = "", port = 8000, network = "bridge", env = {}, timeoutSeconds = 60 } = options;
+  let started: Promise<{ server: Server; box: Started }> | undefined;
+  async function start() {
+    const engine = await findEngine();
+    const variables = Object.entries(env).flatMap(([name, value]) => ["-e", `${name}=${value}`]);
+    const net = network === "host" ? ["--network", "host"] : ["-p", `127.0.0.1::${port}`];
+    const box = await startContainer(engine, image, [...net, ...variables], [image]);
+    try {
+      const mapped = network === "host" ? `127.0.0.1:${port}` : await mappedPort(engine, box.id, port);
+      const server = openServer({ ...options, url: `http://${mapped}` });
+      await untilReady(`http://${mapped}`, box, timeoutSeconds);
+      return { server, box };
+    } catch (error) {
+      await box.remove();
+      throw error;
+    }
+  }
+  return async () => {
+    // A server that ended is started again; what ran in it has failed.
+    if (started && !(await started.then(({ box }) => box.isRunning()))) started = undefined;
+    started ??= start();
+    started.catch(() => (started = undefined));
+    return (await started).server;
+  };
+}
+
+async function mappedPort(engine: Engine, id: string, port: number): Promise<string> {
+  const { stdout, stderr } = await engine.run(["port", id, `${port}/tcp`]);
+  const line = stdout.split("\n").find((each) => /^127\.0\.0\.1:\d+$/.test(each.trim()));
+  if (line === undefined) throw new RunError(`${engine.name} opened no port to the image: ${stderr.trim()}`);
+  return line.trim();
+}
+
+/** Waits until the server in the container answers. */
+async function untilReady(base: string, box: Started, seconds: number): Promise<void> {
+  const until = performance.now() + seconds * 1000;
+  for (;;) {
+    const signal = AbortSignal.timeout(2000);
+    if (
+      await fetch(`${base}/schema`, { signal }).then(
+        ({ ok }) => ok,
+        () => false,
+      )
+    )
+      return;
+    const runs = await box.isRunning();
+    if (runs && performance.now() < until) {
+      await sleep(200);
+      continue;
+    }
+    const { stdout, stderr } = await box.engine.run(["logs", "--tail", "10", box.id]);
+    const said = `${stdout}${stderr}`.trim();
+    throw new UserError(
+      `the image ${box.image} ${runs ? `did not answer within ${seconds} seconds` : "ended"}${said ? `:\n  ${said.replaceAll("\n", "\n  ")}` : ""}`,
+      { hint: "does its server listen on the port that openEnv's `port` names, on all addresses?" },
+    );
+  }
+}
+
+function openServer<Row>({
+  url,
+  headers = {},
+  timeoutSeconds = 60,
+  waitSeconds = 120,
+}: OpenEnvOptions<Row> & { url: string }) {
   if (!/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) {
     throw new UserError(`openEnv: ${url} is not an address`, { hint: "for example http://localhost:8000" });
   }

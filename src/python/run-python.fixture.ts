@@ -53,6 +53,12 @@ export async function makeTinyModel(directory: string, seed = 0, headSize = 8): 
   return directory;
 }
 
+/** Writes a tiny random mixture of four experts in the form of Qwen3-MoE, as `makeTinyModel` does. */
+export async function makeTinyMixture(directory: string): Promise<string> {
+  await makeModel(directory, "make_tiny_model.py", (at) => [at, "0", "8", "4"]);
+  return directory;
+}
+
 /**
  * Writes a tiny random model that reads images into the folder `family` in `root`.
  * @returns the new folder

@@ -1,4 +1,5 @@
 /** Replies that once blocked a grader, and everything else, for seconds, minutes or without end. */
+// Slow: patterns that backtrack until their time limit.
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { hermes } from "../chat/formats/hermes.ts";

@@ -16,14 +16,14 @@ const hangIn =
   };
 
 describe("phases", () => {
-  test.each<[string, Workflow<Row>, string]>([
-    ["set-up", hangIn("set-up"), "its set-up took longer than 0.02 s; it was waiting for set-up"],
-    ["run", hangIn("search"), "its run took longer than 0.03 s; it was waiting for search"],
-    ["reward", hangIn("reward"), "its reward took longer than 0.04 s; it was waiting for reward"],
-  ])("%s has a limit of its own", async (_name, workflow, message) => {
+  test.each<[string, Workflow<Row>, string, string]>([
+    ["set-up", hangIn("set-up"), "its set-up took longer than 0.02 s; it was waiting for set-up", "infrastructure"],
+    ["run", hangIn("search"), "its run took longer than 0.03 s; it was waiting for search", "agent"],
+    ["reward", hangIn("reward"), "its reward took longer than 0.04 s; it was waiting for reward", "reward"],
+  ])("%s has a limit of its own", async (_name, workflow, message, kind) => {
     const limits = { setUpSeconds: 0.02, runSeconds: 0.03, scoreSeconds: 0.04 };
     const [episode] = await setUp({ workflow }).run({ ...one, limits });
-    expect(episode).toMatchObject({ termination: "timeout", failure: { boundary: "timeout", message } });
+    expect(episode).toMatchObject({ termination: "timeout", failure: { boundary: "timeout", kind, message } });
   });
 
   test("limits are independent, and the run's limit covers all of its stages together", () => {

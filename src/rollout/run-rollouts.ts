@@ -56,6 +56,8 @@ export interface RunRolloutsOptions<Row> {
   limits?: AttemptLimits;
   /** Model calls that each role of a rollout may make; default: any number. */
   maxSteps?: number;
+  /** For the workflow's context. */
+  warmQueueSize?: number;
   /** Changes the rewards of single steps. */
   shaping?: RewardShaping;
   /** For the rollouts' own random draws; default 0. */
@@ -152,7 +154,7 @@ async function runRollout<Row>(
   stop: AbortSignal,
 ): Promise<Episode> {
   const { workflow, client, purpose, timeoutSeconds, retryLimit, raiseOnError, onRetry } = options;
-  const { limits, maxSteps, seed, gateway, onAgentError = defaultOnAgentError } = options;
+  const { limits, maxSteps, warmQueueSize, seed, gateway, onAgentError = defaultOnAgentError } = options;
   const start = performance.now();
   const retriedAfter: Omit<Failure, "stack">[] = [];
   let tearDownProblems = 0;
@@ -172,6 +174,7 @@ async function runRollout<Row>(
       abort,
       limits,
       maxSteps,
+      warmQueueSize,
       seed,
       gateway,
       log: (text) => options.onLog?.({ taskId: task.id, rollout, text }),

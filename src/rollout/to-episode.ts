@@ -88,6 +88,7 @@ export function toEpisode(
   };
   const explanation = outcome?.explanation ?? ended;
   if (explanation !== undefined) episode.explanation = explanation;
+  if (outcome?.trial !== undefined) episode.trial = outcome.trial;
   if (failure) episode.failure = failure;
   if (retriedAfter.length > 0) episode.retriedAfter = retriedAfter;
   return episode;

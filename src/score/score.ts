@@ -100,6 +100,7 @@ export async function score(
       onAgentError: parseOnAgentError(rllm.workflow.on_agent_error),
       timeoutSeconds: rllm.workflow.workflow_args.timeout,
       maxSteps: rllm.agent.max_steps,
+      warmQueueSize: rllm.workflow.warm_queue_size,
       seed: rllm.trainer.seed,
       gateway: rolloutGateway(gateway, { prefix: "score/", enforceSampling: false }),
       raiseOnError: false,

@@ -1,3 +1,4 @@
+// Slow: whole runs.
 import { join } from "node:path";
 import { afterEach, describe, expect, test } from "vitest";
 import { linearLoss, lora, madeUpSequences, madeUpTokens, madeUpWeights, numTrained } from "../../conformance/tools.ts";

@@ -1,4 +1,5 @@
 /** What clients send must not act on the terminal, fill the disk, or come back as a failure of the server. */
+// Slow: texts of megabytes.
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";

@@ -3,7 +3,7 @@ import { spawn } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { beforeAll, expect, it } from "vitest";
+import { beforeAll, describe, expect, it } from "vitest";
 import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
@@ -64,11 +64,14 @@ async function losses(
   ];
   const data = command === "sft" ? rows : pairs;
   await hone([command, data, `rllm.trainer.run_dir=${join(root, folder)}`, ...settings, ...sizes, ...more], kill);
-  const metrics = readFileSync(join(root, folder, "metrics.jsonl"), "utf8")
-    .trim()
-    .split("\n");
-  return metrics.map((line) => JSON.parse(line)["actor/loss"] as number);
+  return lossesOf(folder);
 }
+
+const lossesOf = (folder: string) =>
+  readFileSync(join(root, folder, "metrics.jsonl"), "utf8")
+    .trim()
+    .split("\n")
+    .map((line) => JSON.parse(line)["actor/loss"] as number);
 
 let whole: number[];
 
@@ -84,11 +87,43 @@ it.each(nightly ? (["sft", "dpo"] as const) : (["sft"] as const))(
   },
 );
 
+/** @param whole the losses of an uninterrupted run */
+async function continues(command: "sft" | "dpo", folder: string, whole: readonly number[], more: readonly string[]) {
+  await losses(command, folder, more, "step 4/6");
+  await hone([command, "--resume", join(root, folder)]);
+  expect(lossesOf(folder)).toEqual(whole);
+}
+
 it("sft, killed and started again, gives the losses of an uninterrupted run", async () => {
-  await losses("sft", "killed", [], "step 4/6");
-  await hone(["sft", "--resume", join(root, "killed")]);
-  const metrics = readFileSync(join(root, "killed", "metrics.jsonl"), "utf8")
-    .trim()
-    .split("\n");
-  expect(metrics.map((line) => JSON.parse(line)["actor/loss"])).toEqual(whole);
+  await continues("sft", "killed", whole, []);
+});
+
+it.runIf(nightly)("dpo, killed and started again, gives the losses of an uninterrupted run", async () => {
+  await continues("dpo", "dpo-killed", lossesOf("dpo-local"), []);
+});
+
+/** Two ranks on this machine, which compute in float32. */
+const verl = [
+  "rllm/backend=verl",
+  "trainer.n_gpus_per_node=2",
+  "trainer.device=cpu",
+  "++actor_rollout_ref.actor.fsdp_config.dtype=float32",
+  "actor_rollout_ref.rollout.name=small",
+  "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+  "actor_rollout_ref.model.external_lib=hone_on_cpu.small_rollout",
+];
+
+describe.runIf(nightly)("on verl", () => {
+  // With a small eps, Adam amplifies rounding.
+  const whole = ["model.lora_rank=0", "training.weight_decay=0", "training.eps=0.1"];
+
+  it("sft gives the local engine's losses", async () => {
+    const local = await losses("sft", "sft-float32", [...whole, "local.dtype=float32"]);
+    const found = await losses("sft", "sft-verl", [...whole, ...verl]);
+    for (const [step, loss] of found.entries()) expect(Math.abs(loss - local[step]!)).toBeLessThan(1e-5);
+  });
+
+  it("sft, killed and started again, gives the losses of an uninterrupted run", async () => {
+    await continues("sft", "verl-killed", lossesOf("sft-verl"), [...whole, ...verl]);
+  });
 });

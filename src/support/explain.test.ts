@@ -1,4 +1,5 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
+// Slow: hundreds of random configurations.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";

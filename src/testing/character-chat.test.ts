@@ -31,6 +31,12 @@ test("decoding restores any text", () => {
   );
 });
 
+test("a list may contain whole replies, which are one token, and U+FFFD for all other characters", () => {
+  const chat = characterChat(["a", "\uFFFD", "a(b)", "yes"]);
+  expect([...chat.encode("aa(b)yes!<|end|>")]).toEqual([5, 7, 8, 6, 0]);
+  expect(chat.decode([8, 7])).toBe("yesa(b)");
+});
+
 test("an alphabet makes the vocabulary small; other characters are refused", () => {
   const chat = characterChat("abca");
   expect(chat.vocabularySize).toBe(8);

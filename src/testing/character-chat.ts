@@ -13,7 +13,9 @@ export const imageCharacter = "\uFFFC";
 const roles = ["system", "user", "assistant", "tool"] as const;
 /** Ids 0 to 4: the end of a turn, which is also the end of text, and the headers of the four roles. */
 const specials = ["<|end|>", ...roles.map((role) => `<|${role}|>`)];
-const pieces = new RegExp(`${specials.map((special) => special.replaceAll("|", "\\|")).join("|")}|[^]`, "gu");
+const escaped = (text: string) => text.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
+/** Stands for the characters that are not in the alphabet, if the alphabet contains it. */
+const unknown = "\uFFFD";
 
 export interface CharacterChat extends Chat {
   readonly eosId: number;
@@ -26,14 +28,18 @@ export interface CharacterChat extends Chat {
  * A conversation is rendered as `<|user|>hello<|end|><|assistant|>`; each mark and each character is a token. Tools are
  * offered in a system message at the beginning, thinking is in `<think>`, tool calls are JSON in `<tool_call>`.
  *
- * @param alphabet the characters of a small vocabulary; by default every Unicode character is a token
+ * @param alphabet the characters of a small vocabulary, or a list that may also contain whole replies, each of which is one
+ * token; by default every Unicode character is a token. Characters that are not in it are read as U+FFFD if that is
  */
-export function characterChat(alphabet?: string): CharacterChat {
+export function characterChat(alphabet?: Iterable<string>): CharacterChat {
   const characters = alphabet === undefined ? undefined : [...new Set(alphabet)];
+  const longer = (characters ?? []).filter((piece) => [...piece].length > 1).sort((a, b) => b.length - a.length);
+  const pieces = new RegExp([...specials, ...longer].map(escaped).concat("[^]").join("|"), "gu");
   const ids = new Map([...specials, ...(characters ?? [])].map((piece, id) => [piece, id]));
 
   function toId(piece: string): number {
-    const id = ids.get(piece) ?? (characters ? undefined : specials.length + (piece.codePointAt(0) ?? 0));
+    const id =
+      ids.get(piece) ?? ids.get(unknown) ?? (characters ? undefined : specials.length + (piece.codePointAt(0) ?? 0));
     if (id !== undefined) return id;
     throw new UserError(`the character ${JSON.stringify(piece)} is not in the alphabet ${JSON.stringify(alphabet)}`);
   }

@@ -7,8 +7,8 @@ import { tabularCritic } from "./tabular-critic.ts";
 import { tabularPolicy } from "./tabular-policy.ts";
 
 export interface TabularEngineOptions {
-  /** The characters that the model can read and write; a handful keeps the table small. */
-  alphabet: string;
+  /** The characters that the model can read and write, or a list that also has whole replies; a handful keeps the table small. */
+  alphabet: Iterable<string>;
   /** The base model's logit of the token `next` after `previous`. Default 0: every token is as likely as any other. */
   logit?: (next: number, previous: number) => number;
 }

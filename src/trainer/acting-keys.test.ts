@@ -1,4 +1,5 @@
 /** `rllm.agent`, `rllm.env` and `rllm.workflow` through whole runs: each key is set to another value and must have an effect. */
+// Slow: a run for each key.
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
@@ -184,8 +185,21 @@ test("rllm.workflow.tear_down_timeout", async () => {
   expect((await run(["rllm.workflow.tear_down_timeout=0.01"], { workflow }))["batch/tear_down_problems"]).toBe(1);
 });
 
+test.each([
+  ["3", 3],
+  ["0", 0],
+  ["-1", -1],
+])("rllm.workflow.warm_queue_size=%s", async (value, size) => {
+  const sizes: (number | undefined)[] = [];
+  const workflow: Workflow<Row> = (_task, { warmQueueSize }) => {
+    sizes.push(warmQueueSize);
+    return 1;
+  };
+  await run([`rllm.workflow.warm_queue_size=${value}`], { workflow });
+  expect(new Set(sizes)).toEqual(new Set([size]));
+});
+
 test.each<[string[], string]>([
-  [["rllm.workflow.warm_queue_size=3"], "preparing sandboxes in advance is not supported yet"],
   [[...lake, "+rllm.workflow.workflow_args.max_steps=3"], "rllm.workflow.use_workflow is false"],
   [[...lake, "rllm.workflow.name=multi_turn_workflow"], "it requires rllm.workflow.use_workflow=true"],
   [[...named, "+rllm.workflow.workflow_args.max_step=3"], "does not have the argument max_step"],

@@ -1,3 +1,4 @@
+// Slow: runs are killed and resumed.
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setImmediate as turn } from "node:timers/promises";

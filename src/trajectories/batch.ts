@@ -26,6 +26,10 @@ export function rowsOf<Values extends Float32Array | Float64Array | Uint8Array>(
   return Array.from(offsets.subarray(1), (end, sequence) => values.subarray(offsets[sequence], end) as Values);
 }
 
+/** The positions whose next token is trained, in ascending order. */
+export const trainedPositions = (trained: Uint8Array): number[] =>
+  [...trained.keys()].filter((position) => trained[position] !== 0);
+
 /** Denominators of the sequences with these offsets. */
 export function totalsOf(offsets: Int32Array): BatchTotals {
   const totals: BatchTotals = { tokens: 0, sequences: 0, longest: 0 };

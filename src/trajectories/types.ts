@@ -51,6 +51,16 @@ export const lengthLimits = ["call", "max_response_length", "max_length", "conte
 
 export type LengthLimit = (typeof lengthLimits)[number];
 
+/** What happened in a rollout's container, for people to read. */
+export interface Trial {
+  /** Commands that the workflow ran; those of an agent are tool calls of its conversation. */
+  commands?: readonly { command: string; exitCode: number; output: string }[];
+  /** How the container's files differ from its image. */
+  files?: readonly { path: string; change: "added" | "changed" | "deleted" }[];
+  /** What the verifier wrote. */
+  verifier?: string;
+}
+
 /** One model call: the exact prompt tokens, the sampled tokens, and their log-probabilities. */
 export interface Step {
   /** `[P]` token ids of the prompt as the model saw it. */
@@ -116,6 +126,7 @@ export interface Episode {
   metrics: Record<string, number>;
   /** Why the reward is what it is, in the grader's words. */
   explanation?: string;
+  trial?: Trial;
   /**
    * Set when the rollout failed. Its rewards are unknown, unless the model had answered and `rllm.workflow.on_agent_error`
    * gives such rollouts a reward.

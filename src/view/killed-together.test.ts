@@ -1,3 +1,4 @@
+// Slow: processes are killed.
 import { type ChildProcess, spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { once } from "node:events";

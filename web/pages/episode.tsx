@@ -5,6 +5,7 @@ import { boundsOf, type ColoringName, coloringNames } from "../../src/view/token
 import { Advantage, Choice, Link, Pending, Reward, Text } from "../parts/basics.tsx";
 import { count, duration, short } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
+import { Trial } from "../parts/trial.tsx";
 import { VirtualList } from "../parts/virtual.tsx";
 import { address, embedded, go, parameter, setParameters } from "../state/address.ts";
 import { answerTo, useAnswer } from "../state/fetch.ts";
@@ -200,6 +201,7 @@ function EpisodeHead({ run, episode, neighbors }: EpisodeHeadProps) {
           <span class="muted">grader:</span> <Text>{explanation}</Text>
         </p>
       )}
+      <Trial episode={episode} />
       {episode.row !== null && episode.row !== undefined && (
         <details class="about">
           <summary>Task</summary>

@@ -134,6 +134,14 @@ interface ChoiceProps<T extends string> {
   onChange: (value: T) => void;
 }
 
+/** On a narrow screen the row scrolls, and the chosen option may be outside of it. */
+function scrollIntoRow(button: HTMLButtonElement | null): void {
+  const row = button?.parentElement;
+  if (row && row.scrollWidth > row.clientWidth) {
+    row.scrollLeft = button.offsetLeft - row.offsetLeft - (row.clientWidth - button.offsetWidth) / 2;
+  }
+}
+
 /** A choice between a few options, as a row of buttons. */
 export function Choice<T extends string>({ label, value, options, onChange }: ChoiceProps<T>) {
   return (
@@ -143,6 +151,7 @@ export function Choice<T extends string>({ label, value, options, onChange }: Ch
         <button
           type="button"
           key={option.value}
+          ref={option.value === value ? scrollIntoRow : null}
           aria-pressed={option.value === value}
           disabled={option.disabled}
           title={option.title}

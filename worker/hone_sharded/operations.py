@@ -3,6 +3,8 @@
 import json
 import os
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,17 @@ from hone_worker.errors import ProtocolError, RunFailure, UserMistake, first_lin
 from hone_worker.images.pictures import Pictures
 from hone_worker.images.store import MissingMedia
 from hone_worker.memory import is_out_of_memory, memory_stats
+from hone_worker.memory_fit import choose
+from hone_worker.memory_plan import Sharing
 from hone_worker.models.loading import find_folder
-from hone_worker.models.plain_model import source_of
+from hone_worker.models.plain_model import ModelSource, source_of
 from hone_worker.operations import Arrays, Ask, Operations
 from hone_worker.training.packing import Sequences
 from torch import Tensor
 
 from . import ulysses
 from .interface import ShardingOptions
+from .memory import measure_shared
 from .model import load_plain
 from .policy import ShardedPolicies, ShardedPolicy
 from .trainer import Trainer
@@ -69,6 +74,14 @@ class RankOperations(Operations):
         folder = self._found_by_first(store, header["model"], Path(header["cache_dir"]))
         source = source_of(header, folder, device_name)
         self._device = source.device
+        self._sequence_ranks = share = header.get("sequence_parallel", 1)
+        if self._ranks % share:
+            raise UserMistake(
+                f"local.sequence_parallel={share} does not divide local.processes={self._ranks}", "choose a divisor"
+            )
+        memory = self._chosen_by_first(store, source, header) if header.get("plan") else None
+        if memory is not None:
+            source = replace(source, gradient_checkpointing=memory["gradient_checkpointing"])
         options = ShardingOptions(
             header.get("sharding", "fsdp"),
             source.device,
@@ -76,18 +89,13 @@ class RankOperations(Operations):
             header.get("offload_parameters", False),
             header.get("offload_optimizer", False),
         )
-        self._sequence_ranks = share = header.get("sequence_parallel", 1)
-        if self._ranks % share:
-            raise UserMistake(
-                f"local.sequence_parallel={share} does not divide local.processes={self._ranks}", "choose a divisor"
-            )
         if share > 1:
             ulysses.open_groups(share)
         self._trainer = Trainer(header.get("micro_batch_tokens", 0), share)
         loaded = load_plain(source)
         self._vision = loaded.vision and loaded.vision.vision
         self._policies = ShardedPolicies(source, loaded, options, header.get("chunk_size", 256), share)
-        return {"model": loaded.info(), "nccl": None}
+        return {"model": loaded.info(), "nccl": None, **({} if memory is None else {"memory": memory})}
 
     def _pictures(self, message: Message) -> list[Pictures] | None:
         if message.header.get("media") and self._sequence_ranks > 1:
@@ -125,20 +133,40 @@ class RankOperations(Operations):
         )
 
     def _found_by_first(self, store: dist.Store, model: str, cache_dir: Path) -> str:
-        """Returns the model's folder. Only rank 0 downloads or converts the model. The others wait without a collective,
-        because this may take longer than the limit of one. Raises UserMistake on all ranks."""
+        """Returns the model's folder, which only rank 0 downloads or converts."""
+        return self._by_first(store, "model", lambda: str(find_folder(model, cache_dir.expanduser())))
+
+    def _chosen_by_first(self, store: dist.Store, source: ModelSource, load: dict[str, Any]) -> dict[str, Any] | None:
+        """Returns the `memory` field of the answer, as rank 0 computes it from its own device; None if unknown."""
+
+        def choose_way() -> dict[str, Any] | None:
+            sharing = Sharing(
+                self._ranks,
+                load.get("sharding", "fsdp"),
+                load.get("offload_parameters", False),
+                load.get("offload_optimizer", False),
+                self._sequence_ranks,
+            )
+            fit = choose(source, load, measure_shared, sharing)
+            return fit and fit.report(0)
+
+        return self._by_first(store, "memory", choose_way)
+
+    def _by_first(self, store: dist.Store, key: str, find: Callable[[], Any]) -> Any:
+        """Returns what `find` returns on rank 0, as JSON. The others wait without a collective, because this may take longer than the
+        limit of one. Raises UserMistake on all ranks."""
         if self._rank == 0:
             try:
-                found = {"folder": str(find_folder(model, cache_dir.expanduser()))}
+                found = {"found": find()}
             except UserMistake as error:
                 found = {"mistake": [error.message, error.hint]}
-            store.set("model", json.dumps(found))
-        while not store.check(["model"]):
+            store.set(key, json.dumps(found))
+        while not store.check([key]):
             time.sleep(0.1)
-        found = json.loads(store.get("model"))
+        found = json.loads(store.get(key))
         if "mistake" in found:
             raise UserMistake(*found["mistake"])
-        return found["folder"]
+        return found["found"]
 
     def _open_process_group(self, device: str, seconds: float) -> dist.Store:
         port, listener = int(os.environ["HONE_STORE_PORT"]), os.environ.get("HONE_STORE_FD")

@@ -128,6 +128,9 @@ class _Operations:
         engine = trainer.engine
         clip = settings["max_grad_norm"] or math.inf
         engine.optimizer_config = dataclasses.replace(engine.optimizer_config, clip_grad=clip)
+        for group in engine.optimizer.param_groups:
+            # A configured 0 is an int, and verl refuses another type than the one held.
+            group["weight_decay"] = float(group["weight_decay"])
         betas = engine.optimizer.param_groups[0]["betas"]
         found = self._timed(
             trainer.optimizer_step,

@@ -5,14 +5,23 @@ forward and a backward of one row, an optimizer's state. The plan is the bytes o
 Kernels are known only by what they keep: attention is replaced by functions that allocate what the real one allocates."""
 
 import weakref
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from .attention.context import NAME, AttentionSpec, use
 from .attention.recurrent import find_mixers
@@ -21,13 +30,24 @@ from .models.experts import find_experts
 from .models.linears import LinearGroup, Member
 from .models.loading import reads_images
 from .models.model import LanguageModel
-from .models.plain_model import ModelSource
+from .models.plain_model import ModelSource, PlainModel
 from .policies.adamw_8bit import make_optimizer
 from .policies.full_policy import FullPolicy
 from .policies.lora_policy import LoraPolicy
 from .training.head import token_outputs
 
 _META = torch.device("meta")
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How several processes train one model (hone_sharded)."""
+
+    processes: int
+    sharding: str
+    offload_parameters: bool = False
+    offload_optimizer: bool = False
+    sequence_parallel: int = 1
 
 
 @dataclass(frozen=True)
@@ -45,48 +65,73 @@ class Training:
     """Whether the weights of LoRA layers are merged into a copy."""
     chunk_size: int = 256
     optimizer: str = "adamw"
+    sharing: Sharing | None = None
+    """None: one process trains."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Bytes."""
+    """Bytes. With several processes, of the one that has the most."""
 
-    weights: int
-    merged: int
+    weights: int = 0
+    merged: int = 0
     """The copy with a LoRA policy's weights."""
-    masters: int
+    masters: int = 0
     """Trained parameters in float32, if the model computes with other tensors."""
-    gradients: int
-    optimizer: int
-    activations: int
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
     """What a row of the longest length needs beyond the above."""
-    head: int
-    """Of that: what the output layer adds."""
-    cache_per_token: int
+    head: int = 0
+    """Beyond that: what the output layer adds."""
+    gathered: int = 0
+    """Beyond that: what several processes exchange, such as the weights of a layer that other processes keep."""
+    last: int = 0
+    """What their last exchange of a backward needs, when the activations are gone."""
+    offloaded: int = 0
+    """Of the above: in CPU memory, if that is not the device that trains."""
+    cache_per_token: int = 0
     """Keys and values of one token in the sampler."""
 
     @property
     def fixed(self) -> int:
-        return self.weights + self.merged + self.masters + self.gradients + self.optimizer
+        return self.weights + self.merged + self.masters + self.gradients + self.optimizer - self.offloaded
+
+    @property
+    def working(self) -> int:
+        """What a forward and backward need beyond `fixed`."""
+        return max(self.activations + self.head + self.gathered, self.last)
 
     @property
     def needed(self) -> int:
-        return self.fixed + self.activations + self.head
+        return self.fixed + self.working
+
+
+Measure = Callable[[PreTrainedConfig, Training], Parts]
 
 
 def measure(config: PreTrainedConfig, training: Training) -> Parts:
     """Raises any error of an architecture that cannot run on shapes alone."""
+    return by_layers(config, training, _measure)
+
+
+def measure_frozen(config: PreTrainedConfig, training: Training, tokens: int, scores: bool) -> Parts:
+    """A model that only computes outputs of rows of this many tokens: a reference or a teacher, or, with `scores`, a reward model."""
+    return by_layers(config, training, partial(_measure_frozen, tokens=tokens, scores=scores))
+
+
+def by_layers(config: PreTrainedConfig, training: Training, measured: Measure) -> Parts:
+    """`measured`, computed with two and three layers if all layers are equal: each further layer adds the same."""
     layers = config.get_text_config().num_hidden_layers
     if layers <= 3 or not _has_equal_layers(config, training.dtype):
-        return _measure(config, training)
-    # Each further layer adds the same.
-    two, three = (_measure(_with_layers(config, count), training) for count in (2, 3))
+        return measured(config, training)
+    two, three = (measured(_with_layers(config, count), training) for count in (2, 3))
     pairs = zip(astuple(two), astuple(three), strict=True)
     return Parts(*(fewer + (layers - 2) * (more - fewer) for fewer, more in pairs))
 
 
 def _measure(config: PreTrainedConfig, training: Training) -> Parts:
-    ledger = _Ledger()
+    ledger = Ledger()
     with ledger:
         model = _ShapeModel(config, training)
         weights = ledger.live
@@ -103,7 +148,25 @@ def _measure(config: PreTrainedConfig, training: Training) -> Parts:
         masters = ledger.live - weights - merged - gradients - optimizer
         activations, head = _row(ledger, model, policy, training)
     cached = model.attention_context.cached // training.tokens
-    return Parts(weights, merged, masters, gradients, optimizer, activations, head, cached)
+    return Parts(weights, merged, masters, gradients, optimizer, activations, head, cache_per_token=cached)
+
+
+def _measure_frozen(config: PreTrainedConfig, training: Training, tokens: int, scores: bool) -> Parts:
+    ledger = Ledger()
+    with ledger, torch.no_grad():
+        ids = torch.zeros(1, tokens, dtype=torch.long, device=_META)
+        if scores:
+            with _META:
+                body = AutoModel.from_config(config, dtype=training.dtype)
+            use_sdpa_shapes(body)
+            weights = ledger.restart()
+            body(input_ids=ids, use_cache=False)
+            return Parts(weights, activations=ledger.peak - weights)
+        model = _ShapeModel(config, training)
+        weights = ledger.restart()
+        hidden = model.hidden(model.attention_context, ids[0], ids[0])
+        token_outputs(model, hidden, ids[0], ["logprobs"], training.chunk_size, False)
+    return Parts(weights, activations=ledger.peak - weights)
 
 
 def _has_equal_layers(config: PreTrainedConfig, dtype: torch.dtype) -> bool:
@@ -135,7 +198,7 @@ def _build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
         return auto.from_config(config, dtype=dtype).eval().requires_grad_(False)
 
 
-def _row(ledger: "_Ledger", model: "_ShapeModel", policy: FullPolicy | LoraPolicy, training: Training) -> tuple[int, int]:
+def _row(ledger: "Ledger", model: "_ShapeModel", policy: FullPolicy | LoraPolicy, training: Training) -> tuple[int, int]:
     """A forward and a backward of one row in which all tokens are trained: what the layers need, and what the head adds."""
     start = ledger.restart()
     ids = torch.zeros(training.tokens, dtype=torch.long, device=_META)
@@ -152,7 +215,7 @@ def _row(ledger: "_Ledger", model: "_ShapeModel", policy: FullPolicy | LoraPolic
     return whole - in_head, in_head
 
 
-class _Ledger(TorchDispatchMode):
+class Ledger(TorchDispatchMode):
     """Counts the bytes of the live tensors on the meta device."""
 
     def __init__(self) -> None:
@@ -186,8 +249,8 @@ class _Ledger(TorchDispatchMode):
         self.live -= size
 
 
-class _ShapeModel(LanguageModel):
-    """A language model without weights, as far as a learner uses one."""
+class ShapePlain(PlainModel):
+    """A model without weights, as far as a learner uses one."""
 
     def __init__(self, config: PreTrainedConfig, training: Training):
         none = Path()
@@ -200,13 +263,20 @@ class _ShapeModel(LanguageModel):
         self.head_name = next(name for name, module in self.module.named_modules() if module is self.head)
         self.config = config.get_text_config()
         self.vocabulary_size = self.head.weight.shape[0]
+        self.plain_head = not getattr(self.config, "final_logit_softcapping", None)
+        self.vision = None
+
+
+class _ShapeModel(ShapePlain, LanguageModel):
+    def __init__(self, config: PreTrainedConfig, training: Training):
+        super().__init__(config, training)
         self.decoder = self.module.get_decoder() if reads_images(config) else self.module
         self.decoder.set_attn_implementation(NAME)
-        self.installed, self.vision, self.vision_groups, self.groups, self.mixers = None, None, [], [], find_mixers(self.decoder)
+        self.installed, self.vision_groups, self.groups, self.mixers = None, [], [], find_mixers(self.decoder)
         self.balances, self.balance = False, None
         if self.mixers:
             raise NotImplementedError("recurrent layers")
-        self.attention, self.plain_head = "packed", not getattr(self.config, "final_logit_softcapping", None)
+        self.attention = "packed"
         self.attention_context = _Attention(training.device)
         ids = torch.zeros(3, dtype=torch.long, device=_META)
         with torch.no_grad():
@@ -277,3 +347,37 @@ class _Tiles(torch.autograd.Function):
         rows = min(length, max(1, limit // heads // length))
         scores = [torch.empty(heads, rows, length, device=_META) for _ in range(copies)]
         return [*scores, *(torch.empty_like(each, dtype=torch.float32) for each in (key, value))]
+
+
+_SDPA = "hone_shapes"
+"""No mask function is registered under this name, so transformers does not build a mask."""
+
+
+def use_sdpa_shapes(module: PreTrainedModel) -> None:
+    """Replaces torch's SDPA, which would compute scores on the meta device. Other attention of transformers stays as it is."""
+    if module.config.get_text_config()._attn_implementation == "sdpa":
+        module.set_attn_implementation(_SDPA)
+
+
+def _sdpa_shapes(_module, query: Tensor, key: Tensor, value: Tensor, *_, **__) -> tuple[Tensor, None]:
+    """As transformers' attention: `[B,H,L,D]` -> `[B,L,H,D]`."""
+    return _Sdpa.apply(query, key, value), None
+
+
+AttentionInterface.register(_SDPA, _sdpa_shapes)
+
+
+class _Sdpa(torch.autograd.Function):
+    """Flash attention of rows: no scores, and one number per query and head for the backward."""
+
+    @staticmethod
+    def forward(ctx, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        rows, heads, length, _ = query.shape
+        output = query.new_empty(rows, length, heads, value.shape[-1])
+        ctx.save_for_backward(query, key, value, output, query.new_empty(rows, heads, length, dtype=torch.float32))
+        return output
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        query, key, value, *_ = ctx.saved_tensors
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)

@@ -198,13 +198,13 @@ def restrict_files(plan):
 # --- processes -----------------------------------------------------------------------------------------------------
 
 
-def start_program(plan, guarded, entrance):
+def start_program(plan, guarded, entrances):
     """Returns the process id once the program runs. Raises OSError if it cannot be isolated."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            become_program(plan, guarded, entrance)
+            become_program(plan, guarded, entrances)
         except BaseException as error:
             os.write(writer, str(error).encode())
         os._exit(127)
@@ -217,12 +217,12 @@ def start_program(plan, guarded, entrance):
     return child
 
 
-def become_program(plan, guarded, entrance):
+def become_program(plan, guarded, entrances):
     os.setsid()
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    if entrance is not None:
+    for entrance in entrances:
         os.write(entrance, b"0")
     set_limits(plan)
     if LINUX:
@@ -244,25 +244,34 @@ def become_program(plan, guarded, entrance):
 
 
 def descendants():
-    parents = {}
+    """Returns the process group of each."""
+    known = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 with open("/proc/%s/stat" % name, "rb") as file:
-                    parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
-            except (OSError, IndexError):
+                    parent, group = file.read().rpartition(b")")[2].split()[1:3]
+                known[int(name)] = int(parent), int(group)
+            except (OSError, ValueError):
                 pass  # it has just ended
     found, added = {os.getpid()}, True
     while added:
-        added = {pid for pid, parent in parents.items() if parent in found and pid not in found}
+        added = {pid for pid, (parent, _) in known.items() if parent in found and pid not in found}
         found |= added
-    return found - {os.getpid()}
+    return {pid: known[pid][1] for pid in found - {os.getpid()}}
 
 
-def kill_all(child, level):
-    """A subreaper becomes the parent of orphaned descendants, so none can escape."""
+def kill_all(child, level, process_limit):
+    """A subreaper becomes the parent of orphaned descendants, so none can escape.
+
+    A program that forks faster than /proc can be read would outrun this. Therefore the kernel first refuses new processes, and
+    ends the program's own group at once.
+    """
+    if process_limit is not None:
+        os.write(process_limit, b"0")
     while True:
-        for pid in descendants() if LINUX and level == "process" else (child, -child):
+        alive = descendants() if LINUX and level == "process" else {child: child}
+        for pid in ([-child] if child in alive.values() else []) + list(alive):
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -310,7 +319,7 @@ def wrote_too_much(plan, folder):
     return is_over(folder, most) or (LINUX and written_bytes((os.getpid(), *descendants())) > MOST_WRITTEN * most)
 
 
-def run_as_first(plan, entrance, parent_gone):
+def run_as_first(plan, entrances, parent_gone):
     """Process 1 of the namespaces: when it ends, the kernel ends all others."""
     check(prctl(PR_SET_PDEATHSIG, signal.SIGKILL), "parent death signal")
     os.set_blocking(parent_gone, False)
@@ -320,7 +329,7 @@ def run_as_first(plan, entrance, parent_gone):
     except BlockingIOError:
         pass
     build_root(plan)
-    child = start_program(plan, (), entrance)
+    child = start_program(plan, (), entrances)
     report(ready=True)
     close_streams(plan)
     supervise(child, True)
@@ -335,7 +344,9 @@ def main():
     over = None
     try:
         # Opened before the new root hides it.
-        entrance = os.open(plan["cgroup"], os.O_WRONLY) if plan["cgroup"] else None
+        cgroup = plan["cgroup"] or {"entrances": [], "processLimit": None}
+        entrances = [os.open(path, os.O_WRONLY) for path in cgroup["entrances"]]
+        process_limit = os.open(cgroup["processLimit"], os.O_WRONLY) if cgroup["processLimit"] else None
         if plan["level"] == "namespaces":
             enter_namespaces(plan)
             reader, writer = os.pipe()
@@ -343,7 +354,7 @@ def main():
             if child == 0:
                 os.close(writer)
                 try:
-                    run_as_first(plan, entrance, reader)
+                    run_as_first(plan, entrances, reader)
                 except BaseException as error:
                     report(failed=str(error))
                 os._exit(0)
@@ -352,7 +363,7 @@ def main():
                 check(prctl(PR_SET_CHILD_SUBREAPER, 1), "subreaper")
             folder = os.open(plan["files"], os.O_RDONLY)
             over = lambda: wrote_too_much(plan, folder)
-            child = start_program(plan, (os.getpid(), owner), entrance)
+            child = start_program(plan, (os.getpid(), owner), entrances)
             report(ready=True)
         if LINUX:
             check(prctl(PR_SET_PDEATHSIG, signal.SIGTERM), "parent death signal")
@@ -366,7 +377,7 @@ def main():
         if os.getppid() == owner:
             supervise(child, plan["level"] == "process", over)
     finally:
-        kill_all(child, plan["level"])
+        kill_all(child, plan["level"], process_limit)
 
 
 main()

@@ -1,8 +1,8 @@
 """Writes a tiny random model as a Hugging Face folder, with a byte-level tokenizer and a chat template.
 
-    python make_tiny_model.py DIRECTORY [SEED] [HEAD_SIZE]
+    python make_tiny_model.py DIRECTORY [SEED] [HEAD_SIZE] [EXPERTS]
 
-Inference servers require a head size of at least 32.
+Inference servers require a head size of at least 32. With EXPERTS, it is a mixture of that many, of which each token uses two.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (
@@ -34,15 +34,17 @@ def make_tokenizer(special: list[str] = SPECIAL) -> PreTrainedTokenizerFast:
     return fast
 
 
-def make_model(vocabulary: int, seed: int, head_size: int = 8) -> LlamaForCausalLM:
+def make_model(vocabulary: int, seed: int, head_size: int = 8, experts: int = 0) -> PreTrainedModel:
     """Weights large enough that the distributions are far from uniform."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
+    sizes = dict(
         vocab_size=vocabulary, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=4096, initializer_range=0.3, tie_word_embeddings=False,
         head_dim=head_size, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )
-    return LlamaForCausalLM(config)
+    if experts == 0:
+        return LlamaForCausalLM(LlamaConfig(**sizes))
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, num_experts=experts, num_experts_per_tok=2, moe_intermediate_size=16))
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ def request(
     prompt: list[int], seed: int = 0, max_tokens: int = 8, stop_ids: Any = (), **options: Any
 ) -> Request:
     fields = {
-        name: options.pop(name) for name in ("temperature", "top_p", "top_k", "min_p") if name in options
+        name: options.pop(name) for name in ("temperature", "top_p", "top_k", "min_p", "tempered_logprobs") if name in options
     }
     return Request(
         prompt=list(prompt),

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from hone_sharded.memory import measure_shared
 from hone_worker import memory_fit
 from hone_worker.errors import UserMistake
 from hone_worker.memory_fit import choose
+from hone_worker.memory_plan import Measure, Parts, Sharing, Training, measure
 from hone_worker.models.plain_model import ModelSource
 from transformers import AutoConfig
 
@@ -21,17 +23,34 @@ def folder(tmp_path_factory):
     return found
 
 
+KNOWN: dict[tuple[str, str], Parts] = {}
+
+
+def remembered(measured: Measure) -> Measure:
+    """The tests ask for the same plans again and again."""
+
+    def once(config, training):
+        key = (measured.__name__, str(training))
+        if key not in KNOWN:
+            KNOWN[key] = measured(config, training)
+        return KNOWN[key]
+
+    return once
+
+
 @pytest.fixture
 def on(folder, monkeypatch):
     """`choose` for a device with this memory in GB."""
 
-    def chosen(gigabytes: float, adapter: dict, device: str = "cuda", dtype=torch.bfloat16, checkpointing="auto", **plan):
+    def chosen(
+        gigabytes: float, adapter: dict, device="cuda", dtype=torch.bfloat16, checkpointing="auto", measured=measure, sharing=None, **plan
+    ):
         monkeypatch.setattr(memory_fit, "available_bytes", lambda _: int(gigabytes * 1e9))
         monkeypatch.setattr(memory_fit, "total_bytes", lambda _: int(gigabytes * 1e9))
         source = ModelSource(folder, "qwen", torch.device(device), dtype, False)
         plan = {"adapter": adapter, "tokens": 4096, "rows": 0, "server_share": 0, **plan}
-        load = {"plan": plan, "gradient_checkpointing": checkpointing, "micro_batch_tokens": 0, "chunk_size": 256}
-        return choose(source, load)
+        load = {"plan": plan, "gradient_checkpointing": checkpointing, "micro_batch_tokens": 0, "chunk_size": 256, "cache_dir": folder}
+        return choose(source, load, remembered(measured), sharing)
 
     return chosen
 
@@ -74,6 +93,51 @@ def test_the_servers_share_is_not_free(on):
     assert on(20, LORA).training.merged
     assert not on(20, LORA, server_share=0.5).training.merged or on(20, LORA, server_share=0.5).training.checkpointing
     assert "10.0 GB are the inference server's" in on(20, LORA, server_share=0.5).report(0)["text"]
+
+
+def test_other_models_of_the_run_need_memory_too(on, folder):
+    alone = on(80, LORA)
+    critic = {"role": "critic", "adapter": {**LORA, "targets": ["attn"]}, "head": "value"}
+    reference, judge = ({"role": role, "adapter": {"kind": "none"}} for role in ("reference model", "reward model"))
+    # With LoRA they are the same weights without an adapter, or with another one.
+    assert on(80, LORA, others=[reference]).needed == alone.needed
+    assert 0 < on(80, LORA, others=[critic]).needed - alone.needed < 0.1e9
+    with_judge = on(80, LORA, others=[reference, critic, {**judge, "model": str(folder)}])
+    weights = alone.parts.weights
+    assert with_judge.needed - alone.needed == pytest.approx(weights, rel=0.05)
+    assert "reward model 3.1 GB" in with_judge.report(0)["text"]
+    # Models that train all weights share none.
+    full = on(80, FULL)
+    assert on(80, FULL, others=[reference]).needed - full.needed == pytest.approx(weights, rel=0.01)
+    assert on(80, FULL, others=[{**critic, "adapter": FULL}]).needed - full.needed == full.parts.fixed
+    with pytest.raises(UserMistake, match="critic"):
+        on(30, FULL, others=[{**critic, "adapter": FULL}])
+
+
+def test_several_processes(on):
+    def shared(gigabytes: float, sharding: str, processes: int = 8, **options):
+        return on(gigabytes, FULL, measured=measure_shared, sharing=Sharing(processes, sharding), **options)
+
+    zero1, fsdp = shared(80, "zero1"), shared(80, "fsdp")
+    assert zero1.parts.fixed > 2 * fsdp.parts.fixed and not fsdp.training.checkpointing
+    assert "in each of 8 processes of 80.0 GB free" in fsdp.report(0)["text"]
+    with pytest.raises(UserMistake) as refused:
+        shared(8, "zero1", checkpointing=True)
+    assert refused.value.hint == "it fits with local.sharding=fsdp"
+    # On a CPU, processes share the memory.
+    assert shared(80, "fsdp", device="cpu", dtype=torch.float32).room.free == 10e9
+
+
+@pytest.mark.parametrize("sharding", ["zero1", "zero2", "zero3", "fsdp"])
+def test_each_process_needs_its_share(sharding):
+    config = AutoConfig.for_model("llama", hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, vocab_size=512)
+    weights = 2 * 512 * 64 + 3 * (4 * 64 * 64 + 3 * 64 * 96 + 2 * 64) + 64
+    training = Training(FULL, 64, torch.bfloat16, "cuda", sharing=Sharing(2, sharding, offload_optimizer=True))
+    bytes_of = {"zero1": (2, 2, 6), "zero2": (2, 2, 6), "zero3": (1, 2, 6), "fsdp": (2, 2, 4)}
+    parts = measure_shared(config, training)
+    found = (parts.weights, parts.gradients, parts.optimizer)
+    assert found == pytest.approx([size * weights for size in bytes_of[sharding]], rel=0.01)
+    assert parts.offloaded == parts.optimizer + (0 if sharding == "fsdp" else 2 * weights)
 
 
 @pytest.mark.parametrize("kind", ["mamba", "unknown"])

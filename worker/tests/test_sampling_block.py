@@ -83,23 +83,35 @@ def test_blocks_stay_within_the_model_and_wait_once(monkeypatch):
     assert sum(counts) <= 19 and max(counts) > 4 and len(bench.samples(1)[0][1]["tokens"]) == 20
 
 
-class Reads(TorchDispatchMode):
-    """Counts the numbers that the host reads from tensors, for each of which it would wait for a GPU."""
+class Waits(TorchDispatchMode):
+    """Counts the numbers that the host reads from tensors, and those it sends. For each of them it would wait for a GPU."""
 
     def __init__(self):
         super().__init__()
-        self.count = 0
+        self.reads = self.sends = 0
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        self.count += operation._schema.name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
+        name = operation._schema.name
+        self.reads += name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
+        self.sends += name == "aten::lift_fresh"  # torch.tensor, or a list as an index
         return operation(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.7}, {"temperature": 0.0}])
-def test_the_host_reads_nothing_within_a_block(options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        [{}],
+        [{"temperature": 0.7}],
+        [{"temperature": 0.0}],
+        [{"min_p": 0.1}],
+        [{}, {"temperature": 0.0}, {"temperature": 0.7, "min_p": 0.1}, {"temperature": 1.3, "tempered_logprobs": True}],
+    ],
+)
+def test_the_host_waits_for_nothing_within_a_block(options):
     bench = Bench("llama", block=8)
-    bench.add(1, [request([5] * (3 + row), seed=row, max_tokens=40, **options) for row in range(4)])
+    bench.add(1, [request([5] * (3 + row), seed=row, max_tokens=40, **options[row % len(options)]) for row in range(4)])
     bench.steps(2)
-    with Reads() as reads:
+    with Waits() as waits:
         bench.steps(1)
-    assert reads.count == 0 and bench.counters["sampled_tokens"] == 4 * (1 + 8 + 8)
+    assert waits.reads == 0 and bench.counters["sampled_tokens"] == 4 * (1 + 8 + 8)
+    assert waits.sends <= 3  # at its begin: tokens, positions, random numbers

@@ -1,4 +1,5 @@
 /** Every block of TypeScript in a document compiles, with the types that a reader's editor would see. */
+// Slow: compiles all programs of the documents.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

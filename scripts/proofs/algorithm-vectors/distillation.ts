@@ -1,5 +1,6 @@
 /** Learning from a teacher: advantages on the sampled tokens, and divergences over several tokens of each position. */
 
+import { alignTeacher } from "../../../src/algorithms/distillation/align-teacher.ts";
 import { teacherAdvantages, teacherKl } from "../../../src/algorithms/distillation/teacher-advantages.ts";
 import { estimatorLoss, tokensLoss } from "../../../src/algorithms/distillation/teacher-loss.ts";
 import {
@@ -10,7 +11,7 @@ import {
   overlap,
 } from "../../../src/algorithms/divergences/divergences.ts";
 import { offsetsOf } from "../../../src/trajectories/batch.ts";
-import { type Deviation, type Families, family, skipped } from "./family.ts";
+import { type Families, family } from "./family.ts";
 import { klName } from "./kl.ts";
 import { evaluateLoss, floats, type Matrix, ragged, raggedOffsets, spread } from "./loss-batch.ts";
 
@@ -25,54 +26,28 @@ interface CookbookParams {
   kl_discount_factor: number;
 }
 
-/** @param mask of the tokens that the discount counts */
-function cookbookAdvantages(rows: readonly CookbookRow[], params: CookbookParams) {
-  const column = (name: keyof CookbookRow) => rows.map((row) => row[name]);
-  const mask = column("mask");
-  const [student, teacher] = [ragged(column("sampled_logprobs"), mask), ragged(column("teacher_logprobs"), mask)];
-  const { kl_penalty_coef: coefficient, kl_discount_factor: discount } = params;
-  const options = { estimator: "k1", coefficient, discount } as const;
-  const own = spread(teacherAdvantages(student, teacher, raggedOffsets(mask), options), mask);
-  const before = column("advantages_before");
-  return {
-    advantages: before.map((row, b) => row.map((value, t) => value + own[b]![t]!)),
-    teacher_kl: teacherKl(student, teacher),
-  };
-}
-
 interface CookbookOutputs {
   advantages: Matrix;
   teacher_kl: number;
 }
 
-/** Adds what the recorded discount gives to tokens before the first sampled one, which are not trained on. */
-const cookbook = family<{ rows: CookbookRow[] }, CookbookParams, CookbookOutputs>(
-  ({ inputs, params, outputs }) => {
-    const got = cookbookAdvantages(inputs.rows, params);
-    return {
-      ...got,
-      advantages: got.advantages.map((row, b) => trainedOnly(row, outputs.advantages[b]!, inputs.rows[b]!.mask)),
-    };
-  },
-  ({ inputs, params, outputs }): Deviation | undefined => {
-    if (params.kl_discount_factor === 0 || !hasGap(inputs.rows.map(({ mask }) => mask))) return undefined;
-    const { advantages } = cookbookAdvantages(inputs.rows, params);
-    return {
-      why: "the discount does not count the tokens of tools and environments between sampled tokens",
-      instead: {
-        ...outputs,
-        advantages: advantages.map((row, b) => trainedOnly(row, outputs.advantages[b]!, inputs.rows[b]!.mask)),
-      },
-    };
-  },
-);
+/** Tokens outside the mask have no loss; upstream's discount gives them values too, which are copied. */
+const cookbook = family<{ rows: CookbookRow[] }, CookbookParams, CookbookOutputs>(({ inputs, params, outputs }) => {
+  const column = (name: keyof CookbookRow) => inputs.rows.map((row) => row[name]);
+  const mask = column("mask");
+  const [student, teacher] = [ragged(column("sampled_logprobs"), mask), ragged(column("teacher_logprobs"), mask)];
+  const { kl_penalty_coef: coefficient, kl_discount_factor: discount } = params;
+  const options = { estimator: "k1", coefficient, discount } as const;
+  const own = spread(teacherAdvantages(student, teacher, places(mask), raggedOffsets(mask), options), mask);
+  const advantages = column("advantages_before").map((row, b) =>
+    row.map((value, t) => (mask[b]![t] === 1 ? value + own[b]![t]! : outputs.advantages[b]![t]!)),
+  );
+  return { advantages, teacher_kl: teacherKl(student, teacher) };
+});
 
-/** Whether tokens of tools are between sampled ones. */
-const hasGap = (mask: Matrix): boolean => mask.some((row) => /10+1/.test(row.join("")));
-
-/** The recorded value where the mask is 0: such a token has no loss. */
-const trainedOnly = (row: readonly number[], recorded: readonly number[], mask: readonly number[]): number[] =>
-  row.map((value, t) => (mask[t] === 1 ? value : recorded[t]!));
+/** `[N]` the place in its row of each token of the mask. */
+const places = (mask: Matrix): number[] =>
+  mask.flatMap((row) => row.flatMap((flag, place) => (flag === 1 ? [place] : [])));
 
 interface RllmParams {
   clip_min: number;
@@ -87,7 +62,9 @@ const rllm = family<{ teacher_logprobs: number[]; student_logprobs: number[] }, 
   const [student, teacher] = [floats(inputs.student_logprobs), floats(inputs.teacher_logprobs)];
   const bounds = { low: clip_min / coefficient, high: clip_max / coefficient };
   const options = { estimator: "k1", coefficient, discount, bounds } as const;
-  return { advantages: [...teacherAdvantages(student, teacher, offsetsOf([student.length]), options)] };
+  return {
+    advantages: [...teacherAdvantages(student, teacher, [...student.keys()], offsetsOf([student.length]), options)],
+  };
 });
 
 interface PrimeInputs {
@@ -104,12 +81,12 @@ interface PrimeParams {
 /** Importance sampling with the teacher's advantage, and twice k2 to the sampler. Sums over tokens. */
 function primeLoss(
   { logprobs, sampler_logprobs: old, teacher_logprobs: theirs, mask }: PrimeInputs,
-  { kl_tau }: PrimeParams,
+  { kl_tau, drop_below }: PrimeParams,
 ) {
   const one = (row: number[]) => [row];
   const [student, teacher] = [ragged(one(logprobs), one(mask)), ragged(one(theirs), one(mask))];
   const options = { estimator: "k1", coefficient: 1, discount: 0 } as const;
-  const advantages = teacherAdvantages(student, teacher, raggedOffsets(one(mask)), options);
+  const advantages = teacherAdvantages(student, teacher, places(one(mask)), raggedOffsets(one(mask)), options);
   const got = evaluateLoss(
     {
       ...{ logprobs: one(logprobs), old_logprobs: one(old), ref_logprobs: one(old), mask: one(mask) },
@@ -117,24 +94,32 @@ function primeLoss(
     },
     {
       ...{ lossFn: "importance_sampling", aggMode: "seq-mean-token-sum-norm", lossScale: 1 },
+      constants: { max_probability_drop: -drop_below },
       kl: { weight: 2 * kl_tau, estimator: "k2" },
     },
   );
   return { loss_sum: got.loss, grad_logprobs: got.grad_logprob[0], ref_kl: -teacherKl(student, teacher) };
 }
 
-const prime = family<PrimeInputs, PrimeParams, object>(
-  ({ inputs, params }) => primeLoss(inputs, params),
-  ({ inputs, params, outputs }) => {
-    const { logprobs, sampler_logprobs: old, mask } = inputs;
-    const drops = mask.some((flag, t) => flag === 1 && Math.exp(logprobs[t]!) - Math.exp(old[t]!) < params.drop_below);
-    if (!drops) return undefined;
-    return {
-      why: "prime-rl drops tokens whose probability fell; Hone's rules for tokens are those of rollout_correction.rs_mode",
-      instead: { ...outputs, ...primeLoss(inputs, params) },
-    };
-  },
-);
+const prime = family<PrimeInputs, PrimeParams>(({ inputs, params }) => primeLoss(inputs, params));
+
+interface AlignInputs {
+  student_tokens: string[];
+  teacher_tokens: string[];
+  student_logprobs: number[];
+  teacher_logprobs: number[];
+  reasoning: string;
+  content: string;
+}
+
+/** Upstream gives a token of the format the policy's own log-probability. */
+const align = family<AlignInputs, object>(({ inputs }) => {
+  const bytes = (tokens: readonly string[]) => tokens.map((token) => Buffer.from(token));
+  const { student_tokens, teacher_tokens, student_logprobs: student, teacher_logprobs, reasoning, content } = inputs;
+  const found = alignTeacher(bytes(student_tokens), bytes(teacher_tokens), teacher_logprobs, [reasoning, content]);
+  const aligned = Array.from(found, (logprob, token) => (Number.isNaN(logprob) ? student[token]! : logprob));
+  return { aligned, advantages: aligned.map((logprob, token) => logprob - student[token]!) };
+});
 
 interface VerlInputs {
   logprobs: Matrix;
@@ -175,7 +160,10 @@ const verlPolicyGradient = family<VerlInputs, VerlParams>(({ inputs, params }) =
       rows.map((row) => row.map(() => 1)),
     );
   const whole = mask.map((row) => row.map(() => 1));
-  const advantages = spread(teacherAdvantages(own(logprobs), own(teacher), raggedOffsets(whole), options), whole);
+  const advantages = spread(
+    teacherAdvantages(own(logprobs), own(teacher), places(whole), raggedOffsets(whole), options),
+    whole,
+  );
   const got = evaluateLoss(
     { logprobs, old_logprobs: inputs.old_logprobs, advantages, mask },
     {
@@ -377,7 +365,7 @@ export const distillationFamilies: Families = {
   "tinker/opd": cookbook,
   "tinker/topk": cookbookTopk,
   "rllm/opd": rllm,
-  "rllm/align": skipped("a teacher with another vocabulary is refused before the run"),
+  "rllm/align": align,
   "prime/ref_kl": prime,
   "verl/distill/supervised": verlSupervised,
   "verl/distill/policy-gradient": verlPolicyGradient,

@@ -72,7 +72,7 @@ async function remoteWorkflow<Row>(
     furtherArguments: true,
     parts: { given: parts, unread: ["agents", "environments", "workflows", "prompt", "reward", "tools"] },
   });
-  const { agent, environment_type: environment, network, agent_kwargs: agentArgs } = settings;
+  const { agent, environment_type: environment, network, agent_kwargs: agentArgs, mounts } = settings;
   const trial = {
     agent_timeout_multiplier: settings.agent_timeout_multiplier,
     agent_setup_timeout_multiplier: settings.agent_setup_timeout_multiplier,
@@ -81,7 +81,9 @@ async function remoteWorkflow<Row>(
   };
   const { harbor } = await import("../../harbor/index.ts");
   const where = environment === null ? {} : { environment };
-  const workflow = harbor({ agent, ...where, network, agentArgs, maxTimeoutSeconds, trial });
+  const { program_folder: folder, program_path: path } = settings;
+  const program = folder === null ? {} : { program: { folder, path } };
+  const workflow = harbor({ agent, ...where, ...program, mounts, network, agentArgs, maxTimeoutSeconds, trial });
   return workflow as unknown as Workflow<Row>;
 }
 

@@ -1,6 +1,4 @@
 /** The difference between student and teacher on the sampled tokens, as an advantage: on-policy distillation by policy gradient. */
-import { rowsOf } from "../../trajectories/batch.ts";
-import { returnsToGo } from "../estimators/returns.ts";
 import { type KlEstimatorName, klEstimators } from "../kl/kl-estimators.ts";
 
 export interface TeacherAdvantageOptions {
@@ -14,17 +12,20 @@ export interface TeacherAdvantageOptions {
 }
 
 /**
- * `coefficient * sum over later tokens of discount^i * (-KL)`. A token whose teacher is unknown (NaN) has a KL of 0. Tokens
- * that the policy did not sample, such as results of tools, do not count in the discount.
+ * `coefficient * sum over this and later tokens of discount^i * (-KL)`, where `i` is the distance in the sequence. A token
+ * whose teacher is unknown (NaN) has a KL of 0, and so have tokens that the policy did not sample, such as results of tools;
+ * these count in the distance, as in the Tinker cookbook.
  *
  * @param student `[N]` log-probabilities of the policy that sampled
  * @param teacher `[N]`
+ * @param positions `[N]` of each token in its sequence, in ascending order within a sequence
  * @param offsets `[S + 1]`
  * @returns `[N]` to add to the advantages
  */
 export function teacherAdvantages(
   student: Float32Array,
   teacher: Float32Array,
+  positions: ArrayLike<number>,
   offsets: Int32Array,
   { estimator, coefficient, discount, bounds }: TeacherAdvantageOptions,
 ): Float32Array {
@@ -34,7 +35,12 @@ export function teacherAdvantages(
     return Number.isNaN(value) ? 0 : -value;
   });
   const { low, high } = bounds ?? { low: Number.NEGATIVE_INFINITY, high: Number.POSITIVE_INFINITY };
-  const sums = rowsOf(gains, offsets).flatMap((row) => Array.from(returnsToGo(row, discount)));
+  const sums = Float64Array.from(gains);
+  for (let sequence = 0; sequence + 1 < offsets.length; sequence++) {
+    for (let token = offsets[sequence + 1]! - 2; token >= offsets[sequence]!; token--) {
+      sums[token]! += discount ** (positions[token + 1]! - positions[token]!) * sums[token + 1]!;
+    }
+  }
   return gains.map((_, token) => coefficient * Math.min(Math.max(sums[token]!, low), high));
 }
 

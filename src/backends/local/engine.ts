@@ -9,7 +9,7 @@ import { offsetsOf } from "../../trajectories/batch.ts";
 import { type Connection, connect } from "../channel/connection.ts";
 import { workerImages } from "../channel/media.ts";
 import { imagesOf, modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
-import type { Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
+import type { AdapterSpec, Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { requireSameVocabulary } from "../same-vocabulary.ts";
 import { capabilities, shardedCapabilities } from "./capabilities.ts";
@@ -30,7 +30,9 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
   const others = new Set<Connection>();
 
   async function openOther(name: string, load: Parameters<typeof openWorker>[1]) {
-    const opened = await openWorker({ ...options, model: name }, load);
+    // Trained as the policy is: `auto` is chosen by the memory of all models together.
+    const chosen = memory === undefined ? {} : { gradientCheckpointing: memory.gradient_checkpointing };
+    const opened = await openWorker({ ...options, ...chosen, model: name }, load);
     others.add(opened.connection);
     return opened;
   }
@@ -93,6 +95,11 @@ function scorer(connection: Connection, model: ModelInfo, moments: ScoreMoments 
   };
 }
 
+/** The field of the answer to `load` (worker/PROTOCOL.md). */
+interface WorkerMemory extends NonNullable<Engine["memory"]> {
+  gradient_checkpointing: boolean;
+}
+
 interface OpenedWorker {
   connection: Connection;
   model: ModelInfo;
@@ -100,7 +107,7 @@ interface OpenedWorker {
   moments: ScoreMoments | undefined;
   versions: Record<string, string>;
   nccl: string | null;
-  memory: Engine["memory"];
+  memory: WorkerMemory | undefined;
   died: Promise<Error>;
 }
 
@@ -144,7 +151,7 @@ export async function openWorker(
         micro_batch_tokens: options.microBatchTokens ?? 0,
         gradient_checkpointing: options.gradientCheckpointing ?? false,
         optimizer,
-        plan: processes === 1 ? planFields(plan) : undefined,
+        plan: plan && (await planFields(plan)),
         max_sample_rows: options.maxSampleRows ?? 256,
         router_replay: options.routerReplay ?? false,
         router_aux_loss: options.routerAuxLoss ?? 0,
@@ -164,7 +171,7 @@ export async function openWorker(
       moments: momentsOf(found),
       versions: header.versions as Record<string, string>,
       nccl: header.nccl as string | null,
-      memory: header.memory as Engine["memory"],
+      memory: header.memory as WorkerMemory | undefined,
       died: worker.ended,
     };
   } catch (error) {
@@ -173,10 +180,18 @@ export async function openWorker(
   }
 }
 
-function planFields(plan: MemoryPlan | undefined) {
-  if (plan === undefined) return undefined;
-  const { trainVision: train_vision, ...adapter } = { trainVision: undefined, ...plan.adapter };
-  return { ...plan, adapter: { ...adapter, train_vision } };
+async function planFields({ others, ...plan }: MemoryPlan) {
+  const resolved = others.map(async ({ model, ...other }) => ({
+    ...other,
+    adapter: adapterFields(other.adapter),
+    ...(model === undefined ? {} : { model: await resolveModel(model) }),
+  }));
+  return { ...plan, adapter: adapterFields(plan.adapter), others: await Promise.all(resolved) };
+}
+
+function adapterFields(spec: AdapterSpec) {
+  const { trainVision: train_vision, ...adapter } = { trainVision: undefined, ...spec };
+  return { ...adapter, train_vision };
 }
 
 const shardingFields = (options: LocalEngineOptions) => ({

@@ -3,7 +3,7 @@ import type { Config } from "../../config/schema.ts";
 import { maskedSecret } from "../../config/secrets/without-secrets.ts";
 import { UserError } from "../../errors.ts";
 import type { MediaStore } from "../../images/media-store.ts";
-import type { AdapterSpec } from "../engine.ts";
+import type { AdapterSpec, OtherModel } from "../engine.ts";
 import { samplerType, trainingProcesses } from "./machine.ts";
 
 /** What the worker computes the memory of training from (worker/PROTOCOL.md, `load`). */
@@ -15,6 +15,8 @@ export interface MemoryPlan {
   rows: number;
   /** The inference server's share of the device's memory while the worker trains. */
   server_share: number;
+  /** The other models of the run. */
+  others: readonly OtherModel[];
 }
 
 export interface LocalEngineOptions {

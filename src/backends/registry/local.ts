@@ -19,13 +19,14 @@ import {
 } from "./own-server.ts";
 
 /** The longest sequence is a prompt with one reply; a conversation of several turns can be longer, up to training.max_length. */
-function memoryPlan(config: Config): MemoryPlan {
+function memoryPlan(config: Config, others: MemoryPlan["others"]): MemoryPlan {
   const { data, training, local } = config;
   return {
     adapter: adapterSpec(config),
     tokens: Math.min(training.max_length, data.max_prompt_length + data.max_response_length),
     rows: samplerType(config) === "own" ? local.max_sample_rows : 0,
     server_share: serverShare(config),
+    others,
   };
 }
 
@@ -48,7 +49,7 @@ export const local: BackendDescriptor = {
   async open({ config }, { folder, warn, trains, ...hooks }) {
     const { openLocalEngine } = await import("../local/engine.ts");
     const options = localEngineOptions(config, hooks);
-    const trainer = await openLocalEngine(trains ? { ...options, plan: memoryPlan(config) } : options);
+    const trainer = await openLocalEngine(trains ? { ...options, plan: memoryPlan(config, trains.others) } : options);
     const { timeout: timeoutSeconds, tensor_parallel } = config.local.sampler;
     const kind = samplerType(config);
     if (config.local.sampler.type === "auto" && kind === "vllm" && config.local.sampler.url === null)

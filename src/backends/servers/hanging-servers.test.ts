@@ -1,4 +1,5 @@
 /** Servers that accept requests and do not answer them. */
+// Slow: servers that do not answer in time.
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { text } from "node:stream/consumers";

@@ -1,5 +1,6 @@
 /** Two kinds of teachers: a learner that is not trained here, and a sampler that returns log-probabilities of prompts. */
 import { RunError } from "../../errors.ts";
+import { trainedPositions } from "../../trajectories/batch.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { Learner, Sample, SampleRequest, Sampler, Teacher } from "../engine.ts";
 
@@ -38,7 +39,7 @@ export function samplerTeacher(sampler: Pick<Sampler, "sample">, { maxLength }: 
       const outputs = sequences.flatMap(({ trained }, index) => {
         const { promptLogprobs } = samples[index] ?? {};
         if (!promptLogprobs) throw new RunError("the teacher did not return the log-probabilities of a prompt");
-        return positionsOf(trained).map((position) => promptLogprobs[position + 1]!);
+        return trainedPositions(trained).map((position) => promptLogprobs[position + 1]!);
       });
       return Float32Array.from(outputs);
     },
@@ -47,7 +48,7 @@ export function samplerTeacher(sampler: Pick<Sampler, "sample">, { maxLength }: 
       const rows = sequences.flatMap(({ trained }, index) => {
         const { topPromptLogprobs: top } = samples[index] ?? {};
         if (!top) throw new RunError("the teacher did not return its most likely tokens");
-        return positionsOf(trained).map((position) => top[position + 1]!);
+        return trainedPositions(trained).map((position) => top[position + 1]!);
       });
       const short = rows.find(({ tokens }) => tokens.length !== count);
       if (short) throw new RunError(`the teacher returned ${short.tokens.length} likely tokens instead of ${count}`);
@@ -59,6 +60,3 @@ export function samplerTeacher(sampler: Pick<Sampler, "sample">, { maxLength }: 
     },
   };
 }
-
-const positionsOf = (trained: Uint8Array): number[] =>
-  [...trained.keys()].filter((position) => trained[position] !== 0);

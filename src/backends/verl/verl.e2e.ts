@@ -22,12 +22,18 @@ import type { Loss } from "../../algorithms/types.ts";
 import { openChat } from "../../chat/chat.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
+import type { ConfigInput } from "../../config/schema.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
+import { fromRows } from "../../data/from-rows.ts";
 import { generated } from "../../data/generated.ts";
 import { nightly } from "../../nightly.fixture.ts";
 import { installedPython } from "../../python/find.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { uniforms } from "../../random.ts";
+import { features } from "../../server/features/index.ts";
+import { startServer } from "../../server/start-server.ts";
+import { dpo } from "../../supervised/dpo.ts";
+import { sft } from "../../supervised/sft.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
 import { estimatorRuns, lossRuns, type NamedRun } from "../../trainer/update/every-algorithm.fixture.ts";
@@ -337,8 +343,20 @@ async function metricsOf(name: string, of: LearningEngine, overrides: readonly s
     overrides: [...overrides],
   });
   return history.map(({ metrics }) =>
-    ["reward/mean", "actor/pg_loss", "actor/grad_norm", "critic/grad_norm"].map((name) => metrics[name] ?? 0),
+    ["reward/mean", "actor/pg_loss", "actor/grad_norm", "critic/grad_norm", "distillation/teacher_kl"].map(
+      (name) => metrics[name] ?? 0,
+    ),
   );
+}
+
+/** Scaled, because losses and norms are of different sizes. */
+async function assertSame(name: string, overrides: readonly string[], tolerance: number): Promise<void> {
+  const theirs = await metricsOf(`verl ${name}`, verl, overrides);
+  const ours = await metricsOf(`local ${name}`, local, overrides);
+  for (const [step, values] of ours.entries()) {
+    const scaled = (all: readonly number[]) => all.map((value, index) => value / Math.max(1, Math.abs(values[index]!)));
+    assertClose(scaled(theirs[step]!), scaled(values), tolerance, `step ${step + 1}`);
+  }
 }
 
 /** A critic, token concentrations, and a mark on tokens of the whole batch. */
@@ -348,15 +366,83 @@ const runs = [...named("estimator", estimatorRuns), ...named("loss", lossRuns)].
 );
 
 describe("the same samples give the metrics of the local engine", () => {
-  it.each(runs)("with the %s", async (name, overrides) => {
-    const theirs = await metricsOf(`verl ${name}`, verl, overrides);
-    const ours = await metricsOf(`local ${name}`, local, overrides);
-    for (const [step, values] of ours.entries()) {
-      const scaled = (all: readonly number[]) =>
-        all.map((value, index) => value / Math.max(1, Math.abs(values[index]!)));
-      assertClose(scaled(theirs[step]!), scaled(values), 1e-5, `step ${step + 1}`);
-    }
+  it.each(runs)("with the %s", (name, overrides) => assertSame(name, overrides, 1e-5));
+});
+
+describe.runIf(nightly)("a teacher on a server gives the metrics of the local engine", () => {
+  let url = "";
+  let close = async () => {};
+  beforeAll(async () => {
+    const teacher = await openLocalEngine({
+      model: await makeTinyModel(join(root, "teacher"), 1),
+      ...{ device: "cpu", dtype: "float32", cacheDir: join(root, "cache") },
+    });
+    const server = await startServer({
+      ...{ engines: [{ names: ["teacher"], engine: teacher }], host: "127.0.0.1", port: 0, apiKey: null },
+      ...{ stateFolder: join(root, "teacher-state"), features },
+    });
+    url = server.url;
+    close = async () => {
+      await server.close();
+      await teacher.close();
+    };
   });
+  afterAll(() => close());
+
+  it.each([
+    ["k1", "true"],
+    ["k3", "false"],
+    ["k2", "false"],
+  ])("with %s, use_policy_gradient=%s", async (name, byPolicyGradient) => {
+    const loss = "distillation.distillation_loss";
+    const overrides = [
+      "distillation.enabled=true",
+      `+distillation.teacher_models.server={base_url: "${url}/v1", model: teacher}`,
+      `${loss}.loss_mode=${name}`,
+      `${loss}.use_policy_gradient=${byPolicyGradient}`,
+    ];
+    await assertSame(`teacher ${name}`, overrides, 2e-5);
+  });
+});
+
+/** Losses and gradient norms of three steps of TRL's trainers, as in src/supervised/against-trl.e2e.ts. */
+interface TrlRun {
+  lossType: string;
+  beta?: number;
+  steps: { loss: number; gradNorm: number }[];
+}
+type Rows = Record<string, unknown>[];
+const trl = JSON.parse(readFileSync(new URL("../../supervised/trl.fixture.json", import.meta.url), "utf8")) as {
+  sft: (TrlRun & { name: string; rows: Rows })[];
+  dpo: { rows: Rows; runs: TrlRun[] };
+};
+
+describe.runIf(nightly)("rows and pairs give the losses of TRL", () => {
+  async function compare(make: typeof sft, name: string, rows: Rows, { steps }: TrlRun, overrides: string[]) {
+    const config: ConfigInput = {
+      model: { name: model, lora_rank: 0 },
+      rllm: { trainer: { logger: [], save_freq: 0, plot_every: 0, run_dir: join(root, `trl-${name}`) } },
+      training: { learning_rate: 3e-3, lr_schedule: "constant" },
+      data: { train_batch_size: 4, shuffle: false },
+    };
+    const { history } = await train(make({ data: fromRows("rows", rows), config }), {
+      engine: { engine: sampledByBase(verl), chat: await toyChat() },
+      overrides,
+    });
+    expect(history).toHaveLength(steps.length);
+    for (const [index, { loss, gradNorm }] of steps.entries()) {
+      const { metrics } = history[index]!;
+      expect(Math.abs(metrics["actor/loss"]! - loss)).toBeLessThan(1e-5 * Math.max(1, Math.abs(loss)));
+      expect(Math.abs(metrics["actor/grad_norm"]! - gradNorm)).toBeLessThan(1e-4 * gradNorm + 1e-6);
+    }
+  }
+
+  it.each(trl.sft)("sft: $name", ({ name, rows, ...run }) =>
+    compare(sft, name, rows, run, [`sft.loss_type=${run.lossType}`]),
+  );
+  it.each(trl.dpo.runs.filter(({ lossType }) => lossType === "sigmoid"))("dpo: beta $beta", (run) =>
+    compare(dpo, `dpo-${run.beta}`, trl.dpo.rows, run, [`dpo.beta=${run.beta}`]),
+  );
 });
 
 describe("a learner of verl", () => {

@@ -1,3 +1,4 @@
+// Slow: templates that loop until their time limit.
 import { expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
 import { compileTemplate } from "./chat-template.ts";

@@ -1,3 +1,4 @@
+// Slow: each command has its own process.
 import { spawnSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";

@@ -16,9 +16,10 @@ import type { Config } from "../../config/schema.ts";
 import { formatBytes } from "../../files/durable-files.ts";
 import { hasNvidiaGpu, installedPython } from "../../python/find.ts";
 import { describeIsolation, openSandbox } from "../../rewards/sandbox/index.ts";
+import { otherModelsIn } from "../../trainer/opening/other-models.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import { composeSupported } from "../compose-supported.ts";
-import { describeNeeded, describeRanks, modelFolder } from "../describe-ranks.ts";
+import { describeRanks } from "../describe-ranks.ts";
 import { overrides } from "../options.ts";
 import { showStatus } from "../show-status.ts";
 import { wrapped } from "../wrapped.ts";
@@ -59,16 +60,17 @@ async function doctorCommand(overrides: string[]): Promise<void> {
   const isShared = trainingProcesses(config) > 1 && !isRemote(config);
   const reportFinding = ({ name, detail, fix }: Finding) => report(name, detail, fix === undefined, fix);
   if (isShared) for (const finding of await describeRanks(config)) reportFinding(finding);
-  const needed = isShared ? await describeNeeded(config, modelFolder(config)) : undefined;
-  if (needed !== undefined) reportFinding(needed);
   const found = await examineBackend(composed);
   for (const finding of found) reportFinding(finding);
-  // A model that does not fit would end other programs; without what the backend needs, it cannot be opened.
+  // Without what the backend needs, it cannot be opened.
   if ((failed > 0 && isShared) || found.some(({ fix }) => fix !== undefined)) return summarize(failed);
 
   const time = stopwatch();
   const status = showStatus();
-  const engine = await openEngine(composed, { trains: true, onStatus: status.say }).finally(status.end);
+  const engine = await openEngine(composed, {
+    trains: { others: otherModelsIn(config) },
+    onStatus: status.say,
+  }).finally(status.end);
   try {
     for (const [name, version] of Object.entries(engine.versions)) report(name, version);
     const { name, architecture, parameters, dtype, device, attention, attentionReason } = engine.model;
@@ -76,11 +78,9 @@ async function doctorCommand(overrides: string[]): Promise<void> {
     report("model", `${name}: ${architecture}, ${millions}, ${dtype} on ${device}, ready in ${time()}`);
     const rows = attention === "packed" ? "packed sequences, shared prompts computed once" : "padded, slower";
     report("attention", attentionReason === undefined ? rows : `${rows}: ${attentionReason}`);
-    const fits = isShared && needed === undefined ? await describeNeeded(config, engine.model.directory) : undefined;
-    if (fits !== undefined) reportFinding(fits);
     if (engine.memory) {
       const fix = "lower training.max_length or data.max_response_length, or close other programs";
-      report("needed", `to train ${engine.memory.text}`, engine.memory.fits, fix);
+      report("needed", `training takes ${engine.memory.text}`, engine.memory.fits, fix);
     }
     for (const finding of (await engine.examine?.()) ?? []) reportFinding(finding);
     await trainOnce(engine, config, report);

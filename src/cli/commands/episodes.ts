@@ -1,19 +1,17 @@
 /** `hone episodes`: writes chosen episodes of a run or an evaluation as data for `hone sft` and `hone dpo`, or as ATIF. */
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { type Command, InvalidArgumentError, Option } from "commander";
+import { type Command, Option } from "commander";
 import { UserError } from "../../errors.ts";
 import { printableJson } from "../../printable.ts";
 import {
   episodeKinds,
-  type Selected,
   type Selection,
   selectDocuments,
-  selections,
   selectPairs,
   selectRows,
 } from "../../supervised/select-episodes.ts";
-import { wholeNumber } from "../options.ts";
+import { choiceOptions, conditionHelp, describeCounts, heldOutput } from "../choice-options.ts";
 
 interface ExportFlags extends Omit<Selection, "kind"> {
   kind: Selection["kind"];
@@ -24,22 +22,11 @@ interface ExportFlags extends Omit<Selection, "kind"> {
 const forms = { sft: selectRows, pairs: selectPairs, atif: selectDocuments };
 
 export function register(episodes: Command): void {
-  episodes
+  const command = episodes
     .command("export")
     .description("Write chosen episodes: rows for hone sft, pairs for hone dpo, or ATIF documents.")
-    .argument("<folder>", "a run, or the results of hone eval")
-    .option("--filter <condition>", 'only tasks that match, e.g. "0 < avg < 1"')
-    .addOption(
-      new Option("--select <which>", "of each task: best (highest reward), correct, shortest (of the correct) or all")
-        .choices(selections)
-        .default("correct"),
-    )
-    .option(
-      "--max-per-task <count>",
-      "at most this many of each task (default: 1 of best and shortest)",
-      wholeNumber(1),
-    )
-    .option("--dedup", "leave out equal conversations of a task")
+    .argument("<folder>", "a run, or the results of hone eval");
+  choiceOptions(command, "correct")
     .option("--role <name>", "only trajectories of this role")
     .addOption(
       new Option("--kind <which>", "episodes of training steps, of validations, or both")
@@ -54,20 +41,12 @@ export function register(episodes: Command): void {
         .choices(Object.keys(forms))
         .default("sft"),
     )
-    .option(
-      "--val-fraction <share>",
-      "also write this share of the tasks to a second place, OUTPUT with -val",
-      fraction,
-    )
     .option("-o, --output <path>", "a file of JSON lines; of atif, a folder of JSON files (default: standard output)")
     .addHelpText("after", help)
     .action(exportCommand);
 }
 
-const help = `
-A condition compares avg, best, worst, n, n_correct, solved and pass@K of a
-task's episodes: "n_correct >= 1 and avg < 0.9". Episodes without a reward
-do not count.
+const help = `${conditionHelp("episodes")}
 
 Examples:
   hone episodes export runs/latest --select correct --max-per-task 2 -o good.jsonl
@@ -76,22 +55,17 @@ Examples:
   hone episodes export runs/latest --as atif --select all -o trajectories
   hone sft good.jsonl --from runs/latest`;
 
-function fraction(text: string): number {
-  const value = Number(text);
-  if (text.trim() !== "" && value >= 0 && value < 1) return value;
-  throw new InvalidArgumentError("It must be a number from 0 to below 1.");
-}
-
 function exportCommand(folder: string, { as, output, ...selection }: ExportFlags): void {
   if (selection.valFraction && output === undefined) {
     throw new UserError("--val-fraction writes to a second place, so it needs --output");
   }
-  const { train, validation, counts } = forms[as](folder, selection);
+  const { train, validation, counts, damaged } = forms[as](folder, selection);
   const write = as === "atif" ? writeFolder : writeLines;
   const written = [write(train, output)];
-  if (output !== undefined && selection.valFraction)
-    written.push(write(validation, output.replace(/(\.[^./]*)?$/, "-val$1")));
-  process.stderr.write(`${[...written, describe(counts)].filter((line) => line !== "").join("\n")}\n`);
+  if (output !== undefined && selection.valFraction) written.push(write(validation, heldOutput(output)));
+  process.stderr.write(
+    `${[...written, describeCounts({ ...counts, damaged }, "episodes")].filter((line) => line !== "").join("\n")}\n`,
+  );
 }
 
 const toLine = (row: unknown) => `${printableJson(JSON.stringify(row))}\n`;
@@ -126,19 +100,4 @@ function create(output: string, write: () => void): void {
     if (code === "EEXIST") throw new UserError(`${output} already exists`, { hint: "name a new one" });
     throw new UserError(`${output} cannot be written: ${message}`, { cause: error });
   }
-}
-
-function describe({ episodes, tasks, ...left }: Selected["counts"]): string {
-  const reasons = {
-    unknown: "episodes without a reward",
-    filtered: "tasks that do not match",
-    repeated: "equal conversations",
-    withoutMessages: "episodes without a conversation",
-    damaged: "lines that cannot be read",
-  };
-  const parts = Object.entries(reasons).flatMap(([name, what]) => {
-    const count = left[name as keyof typeof left];
-    return count > 0 ? [`${count} ${what}`] : [];
-  });
-  return `${episodes} episodes of ${tasks} tasks${parts.length > 0 ? `; left out: ${parts.join(", ")}` : ""}`;
 }

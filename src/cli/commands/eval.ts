@@ -1,6 +1,7 @@
-/** `hone eval`: measures models and checkpoints on the validation tasks of a script's experiment. */
+/** `hone eval`: measures models and checkpoints on the validation tasks of a script's experiment, or on Harbor's tasks. */
 import type { Command } from "commander";
-import type { EvaluationRequest } from "../../trainer/launch.ts";
+import { UserError } from "../../errors.ts";
+import type { EvaluationRequest, Launch } from "../../trainer/launch.ts";
 import { checkpointNames, configFiles, overrides } from "../options.ts";
 import { runScript } from "../run-script.ts";
 
@@ -10,11 +11,14 @@ interface EvalFlags {
   base?: boolean;
   output?: string;
   json?: boolean;
+  harbor?: string;
+  agent?: string;
+  registry?: string;
 }
 
 export function register(command: Command): void {
   command
-    .argument("<script>", "the experiment's TypeScript file")
+    .argument("[script]", "the experiment's TypeScript file; not with --harbor")
     .argument(...overrides)
     .addOption(configFiles())
     .option(
@@ -23,6 +27,9 @@ export function register(command: Command): void {
       (path: string, others: string[] = []) => [...others, path],
     )
     .option("--base", "measure the base model first; the default without --checkpoint")
+    .option("--harbor <tasks>", "measure a coding agent on a folder or a data set (name@version) of Harbor's tasks")
+    .option("--agent <name>", "with --harbor: one of Harbor's agents (default: pi)")
+    .option("--registry <file>", "with --harbor: a registry file of Harbor, or its address")
     .option("-o, --output <folder>", "where to write the results (default: runs/eval-{experiment}-{date})")
     .option("--json", "print the summary as JSON, and progress to standard error")
     .addHelpText("after", help)
@@ -46,13 +53,50 @@ Examples:
   hone eval ./train.ts
   hone eval ./train.ts --checkpoint runs/latest --base
   hone eval ./train.ts --checkpoint runs/a --checkpoint runs/b
+  hone eval --harbor terminal-bench@2.0 --agent pi --checkpoint runs/latest --base
   hone eval ./train.ts --checkpoint runs/latest/checkpoints/step-000010 \\
     rllm.rollout.n_val=4 --json`;
 
-async function evalCommand(script: string, overrides: string[], flags: EvalFlags): Promise<void> {
+async function evalCommand(script: string | undefined, overrides: string[], flags: EvalFlags): Promise<void> {
   const { config: files = [], checkpoint: checkpoints = [], base = false, output, json = false } = flags;
   const candidates = base || checkpoints.length === 0 ? [null, ...checkpoints] : checkpoints;
   const evaluate: EvaluationRequest = { candidates, json };
   if (output !== undefined) evaluate.output = output;
+  const { harbor: tasks, agent, registry } = flags;
+  if (tasks !== undefined) {
+    // Without a script, the first argument is a setting.
+    const settings = [...(script === undefined ? [] : [script]), ...overrides];
+    return evalHarbor(tasks, { agent, registry }, { overrides: settings, files, evaluate });
+  }
+  if (agent !== undefined || registry !== undefined)
+    throw new UserError(`--${agent === undefined ? "registry" : "agent"} requires --harbor`);
+  if (script === undefined) throw new UserError("name the script of an experiment, or tasks with --harbor");
   await runScript(script, { overrides, files, evaluate });
+}
+
+interface HarborFlags {
+  agent: string | undefined;
+  registry: string | undefined;
+}
+
+async function evalHarbor(name: string, { agent = "pi", registry }: HarborFlags, launch: Launch): Promise<void> {
+  const [first] = launch.overrides ?? [];
+  if (first !== undefined && !first.includes("=")) {
+    throw new UserError(`--harbor measures without a script, but ${first} is given`, {
+      hint: "leave one of the two out",
+    });
+  }
+  const { harborTasks } = await import("../../harbor/index.ts");
+  const { defineExperiment } = await import("../../trainer/experiment.ts");
+  const { train } = await import("../../trainer/train.ts");
+  const tasks = harborTasks(name, registry === undefined ? {} : { registry });
+  const experiment_name = `harbor-${agent}-${tasks.name}`.replace(/[^\w.-]+/g, "-");
+  const experiment = defineExperiment({
+    train: tasks,
+    validation: tasks,
+    config: {
+      rllm: { trainer: { experiment_name }, remote_runtime: { enabled: true, backend: "harbor", harbor: { agent } } },
+    },
+  });
+  process.exitCode = (await train(experiment, launch)).exitCode;
 }

@@ -1,4 +1,4 @@
-/** `hone export`: writes a checkpoint as a PEFT adapter or a Hugging Face model directory. */
+/** `hone export`: writes a checkpoint as a PEFT adapter, a Hugging Face model directory, or a GGUF file. */
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { type Command, Option } from "commander";
@@ -10,6 +10,7 @@ import { UserError } from "../../errors.ts";
 import { removeLeftovers, temporaryName } from "../../files/temporary-names.ts";
 import { readMetrics } from "../../tracking/run-folder/metrics-file.ts";
 import { type OpenCheckpoint, openCheckpoint } from "../../trainer/checkpoints/open-checkpoint.ts";
+import { convertToGguf, findConverter } from "../gguf.ts";
 import { type Ancestor, modelCard } from "../model-card.ts";
 import { checkpointNames } from "../options.ts";
 import { showStatus } from "../show-status.ts";
@@ -17,10 +18,13 @@ import { showStatus } from "../show-status.ts";
 export function register(command: Command): void {
   command
     .argument("<checkpoint>", checkpointNames)
-    .argument("<folder>", "where to write; must not exist")
+    .argument("<folder>", "where to write; must not exist. With --as gguf a file")
     .addOption(
-      new Option("--as <form>", "adapter (PEFT) or merged (a Hugging Face model directory)")
-        .choices(["adapter", "merged"])
+      new Option(
+        "--as <form>",
+        "adapter (PEFT), merged (a Hugging Face model directory) or gguf (a file for Ollama, LM Studio and llama.cpp)",
+      )
+        .choices(["adapter", "merged", "gguf"])
         .default("adapter"),
     )
     .addHelpText(
@@ -28,14 +32,31 @@ export function register(command: Command): void {
       `
 Examples:
   hone export runs/latest my-adapter
-  hone export runs/latest/checkpoints/step-000010 my-model --as merged`,
+  hone export runs/latest/checkpoints/step-000010 my-model --as merged
+  hone export runs/latest my-model.gguf --as gguf`,
     )
     .action(exportCommand);
 }
 
 type Form = "adapter" | "merged";
 
-async function exportCommand(path: string, folder: string, { as }: { as: Form }): Promise<void> {
+async function exportCommand(path: string, target: string, { as }: { as: Form | "gguf" }): Promise<void> {
+  const said = (step: number) => process.stdout.write(`${as} of step ${step} written to ${target}\n`);
+  if (as !== "gguf") return void said(await exportTo(path, target, as));
+  if (existsSync(target)) throw new UserError(`${target} already exists`, { hint: "name a new file" });
+  const converter = findConverter();
+  const model = temporaryName(resolve(`${target}-model`));
+  try {
+    const step = await exportTo(path, model, "merged");
+    await convertToGguf(converter, model, resolve(target));
+    said(step);
+  } finally {
+    rmSync(model, { recursive: true, force: true });
+  }
+}
+
+/** @returns the step of the checkpoint */
+async function exportTo(path: string, folder: string, as: Form): Promise<number> {
   if (existsSync(folder)) {
     throw new UserError(`${folder} already exists`, { hint: "name a new folder" });
   }
@@ -52,7 +73,7 @@ async function exportCommand(path: string, folder: string, { as }: { as: Form })
     const learner = await engine.createLearner({ adapter: adapterSpec(checkpoint.config) });
     await learner.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
     await exportWhole(resolve(folder), as, learner, engine.model.directory, checkpoint);
-    process.stdout.write(`${as} of step ${checkpoint.step} written to ${folder}\n`);
+    return checkpoint.step;
   } finally {
     await engine.close();
   }

@@ -1,3 +1,4 @@
+// Slow: uploads whole checkpoints.
 import { execFile } from "node:child_process";
 import { createHash } from "node:crypto";
 import { mkdirSync, writeFileSync } from "node:fs";

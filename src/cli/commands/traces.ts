@@ -10,6 +10,9 @@ import { readSpans } from "../../gateway/traces/otlp.ts";
 import type { TraceFilter } from "../../gateway/traces/trace-reader.ts";
 import type { SessionSummary, Trace } from "../../gateway/traces/types.ts";
 import { printable, printableJson, printableLines } from "../../printable.ts";
+import type { Choice } from "../../supervised/choose-attempts.ts";
+import { selectTraces } from "../../supervised/select-traces.ts";
+import { choiceOptions, conditionHelp, describeCounts, heldOutput } from "../choice-options.ts";
 import { loadSpanFilter, spanFilterHelp } from "../load-span-filter.ts";
 import { wholeNumber } from "../options.ts";
 
@@ -62,18 +65,27 @@ Examples:
   hone traces export --store traces.db --as sft -o sft.jsonl`,
     )
     .action(importCommand);
-  filtered(subcommand("export", "Write traces as JSON lines: all of them, or training data."))
+  const exporting = filtered(subcommand("export", "Write traces as JSON lines: all of them, or training data."));
+  choiceOptions(exporting, undefined)
     .addOption(
-      new Option("--as <form>", "jsonl (calls with tokens), sft (conversations) or rows (tasks for a dataset)")
-        .choices(exportForms)
+      new Option(
+        "--as <form>",
+        "jsonl (calls with tokens), sft (conversations for hone sft), pairs (the best against the worst session of each task, for hone dpo) or rows (tasks for a dataset)",
+      )
+        .choices([...exportForms, "pairs"])
         .default("jsonl"),
     )
     .option("-o, --output <file>", "where to write (default: standard output)")
     .addHelpText(
       "after",
-      `
+      `${conditionHelp("sessions")}
+A session without a task, such as an imported trace, is an attempt at its
+first prompt.
+
 Examples:
   hone traces export --as sft --min-reward 1 -o good.jsonl
+  hone traces export --as sft --select best --max-per-task 2 -o best.jsonl
+  hone traces export --as pairs --filter "0 < avg < 1" -o pairs.jsonl
   hone traces export --as rows --since 7d --project support -o tasks.jsonl`,
     )
     .action(exportCommand);
@@ -113,20 +125,55 @@ function showCommand(name: string, flags: StoreFlags): void {
   });
 }
 
-function exportCommand(flags: FilterFlags & { as: ExportForm; output?: string }): void {
+interface ExportFlags extends FilterFlags, Partial<Choice> {
+  as: ExportForm | "pairs";
+  output?: string;
+}
+
+function exportCommand(flags: ExportFlags): void {
   const { as, output } = flags;
   withStore(flags, (store) => {
-    const lines = Array.from(exportTraces(store, as, toFilter(flags)), (value) => printableJson(JSON.stringify(value)));
-    if (output === undefined) return print(lines);
-    try {
-      writeFileSync(output, lines.map((line) => `${line}\n`).join(""), { flag: "wx" });
-    } catch (error) {
-      const { code, message } = error as NodeJS.ErrnoException;
-      if (code === "EEXIST") throw new UserError(`${output} already exists`, { hint: "name a new file" });
-      throw new UserError(`${output} cannot be written: ${message}`, { cause: error });
+    const choice = choiceIn(flags);
+    if (as !== "pairs" && choice === undefined)
+      return writeLines([...exportTraces(store, as, toFilter(flags))], output);
+    if (as !== "sft" && as !== "pairs") {
+      throw new UserError(`--as ${as} exports every session, so --select and its options do not apply`, {
+        hint: "use --as sft or --as pairs",
+      });
     }
-    print([`${lines.length} lines written to ${output}`]);
+    const { train, validation, counts } = selectTraces(store, toFilter(flags), choice ?? { select: "all" }, as);
+    writeLines(train, output);
+    if (output !== undefined && choice?.valFraction) writeLines(validation, heldOutput(output));
+    process.stderr.write(`${describeCounts(counts, "sessions")}\n`);
   });
+}
+
+/** Undefined: every session is exported, also without a reward. */
+function choiceIn({ filter, select, maxPerTask, dedup, valFraction, output }: ExportFlags): Choice | undefined {
+  const given = Object.entries({ filter, select, maxPerTask, dedup, valFraction }).filter(
+    ([, value]) => value !== undefined,
+  );
+  if (given.length === 0) return undefined;
+  if (valFraction && output === undefined) {
+    throw new UserError("--val-fraction writes to a second place, so it needs --output");
+  }
+  return { select: "all", ...Object.fromEntries(given) };
+}
+
+function writeLines(values: readonly unknown[], output: string | undefined): void {
+  const lines = values.map((value) => printableJson(JSON.stringify(value)));
+  if (output === undefined) {
+    print(lines);
+    return;
+  }
+  try {
+    writeFileSync(output, lines.map((line) => `${line}\n`).join(""), { flag: "wx" });
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    if (code === "EEXIST") throw new UserError(`${output} already exists`, { hint: "name a new file" });
+    throw new UserError(`${output} cannot be written: ${message}`, { cause: error });
+  }
+  print([`${lines.length} lines written to ${output}`]);
 }
 
 async function importCommand(file: string, flags: StoreFlags & { project: string; filter?: string }): Promise<void> {
@@ -185,7 +232,10 @@ function withStore({ store: path }: StoreFlags, work: (store: TraceStore) => voi
   }
 }
 
-const toFilter = ({ since: sinceMs, ...filter }: FilterFlags): TraceFilter => ({ ...filter, sinceMs });
+const toFilter = ({ since, project, session, minReward, limit }: FilterFlags): TraceFilter => ({
+  ...{ project, session, minReward, limit },
+  sinceMs: since,
+});
 
 function parseNumber(text: string): number {
   const value = Number(text);

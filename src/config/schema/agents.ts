@@ -100,6 +100,7 @@ export const workflow = section({
     }),
   warm_queue_size: count
     .default(-1)
-    .describe("Number of sandboxes prepared in advance: 0 for none, negative for as many as are created concurrently.")
-    .meta({ later: "preparing sandboxes in advance is not supported yet" }),
+    .describe(
+      "Number of containers that container() of hone-rl/containers keeps ready, 64 at most: 0 for none, negative for one for each core.",
+    ),
 });

@@ -34,7 +34,7 @@ export const local = section({
     .union([z.enum(["auto"]), z.boolean()])
     .default("auto")
     .describe(
-      "Recompute activations in the backward pass to save memory; auto does if training would not fit otherwise (never with several processes).",
+      "Recompute activations in the backward pass to save memory; auto does if training would not fit otherwise.",
     ),
   chunk_size: positive
     .default(256)

@@ -26,6 +26,16 @@ export const remoteRuntime = section({
       .default("bridge")
       .describe("Network of containers on this machine; host shares the machine's network, without isolation."),
     agent_kwargs: freeArguments.default({}).describe("Options of Harbor's agent."),
+    program_folder: z
+      .string()
+      .nullable()
+      .default(null)
+      .describe("A folder of this machine with the agent's program, mounted; null installs it in each trial."),
+    program_path: z.array(z.string()).default([]).describe("Folders in program_folder that have programs."),
+    mounts: z
+      .record(z.string(), z.string())
+      .default({})
+      .describe("More folders or files of this machine for the container, read-only, by their path in the container."),
     agent_timeout_multiplier: multiplier("the agent"),
     agent_setup_timeout_multiplier: multiplier("the agent's set-up"),
     verifier_timeout_multiplier: multiplier("the verifier"),

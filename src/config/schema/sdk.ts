@@ -49,7 +49,7 @@ export const gateway = section({
     .describe("Port of the gateway; 0 picks a free port, null uses rllm.sdk.proxy.port.")
     .meta({ note: "rLLM's default is 9090." }),
   tunnel: optionalText.describe(
-    "URL of a tunnel to the gateway (http:// or https://). Calls then need API keys unless the URL is a loopback address.",
+    "URL of a tunnel to the gateway (http:// or https://), or cloudflared or ngrok, which Hone then starts and ends with the run. Calls then need API keys unless the URL is a loopback address.",
   ),
   store: z
     .enum(["memory", "sqlite"])

@@ -2,6 +2,7 @@
 import { createHash, createHmac, timingSafeEqual } from "node:crypto";
 import { UserError } from "../../errors.ts";
 import { isLoopback, webRefusal } from "../../http/web-guard.ts";
+import { tunnelPrograms } from "../tunnel.ts";
 import type { CallSource } from "./address.ts";
 import { GatewayError } from "./gateway-error.ts";
 import type { HttpExchange } from "./http-exchange.ts";
@@ -23,7 +24,7 @@ export interface Access {
 }
 
 /**
- * @param publicUrl the address of a tunnel or proxy in front of the gateway
+ * @param publicUrl the address of a tunnel or proxy in front of the gateway, or the program that will open one
  * @throws UserError when other machines could use the gateway with the default admin token
  */
 export function createAccess(host: string, adminToken: string, publicUrl?: string): Access {
@@ -60,10 +61,13 @@ export function createAccess(host: string, adminToken: string, publicUrl?: strin
 }
 
 function findPublicAddress(host: string, publicUrl: string | undefined): string | undefined {
+  if (publicUrl !== undefined && Object.hasOwn(tunnelPrograms, publicUrl)) return `the address that ${publicUrl} opens`;
   if (publicUrl !== undefined) {
     const url = URL.canParse(publicUrl) ? new URL(publicUrl) : undefined;
     if (url === undefined || !/^https?:$/.test(url.protocol)) {
-      throw new UserError(`rllm.gateway.tunnel=${publicUrl} is not an http:// or https:// address`);
+      throw new UserError(
+        `rllm.gateway.tunnel=${publicUrl} is not an http:// or https:// address, cloudflared or ngrok`,
+      );
     }
     if (!isLoopback(url.hostname)) return publicUrl;
   }

@@ -19,7 +19,7 @@ export function* exportTraces(store: TraceStore, form: ExportForm, filter: Trace
     const traces = store.traces(session);
     const answered = traces.filter(({ status }) => status === "ok");
     if (form === "jsonl") yield* traces.map((trace) => ({ ...traceJson(trace), reward: session.reward }));
-    else if (form === "sft") yield* conversationRows(answered.flatMap(toConversation));
+    else if (form === "sft") yield* conversationRows(answered.flatMap(conversationsOf));
     else if (answered.length > 0) yield toRow(session, answered);
   }
 }
@@ -32,7 +32,7 @@ export const traceJson = (trace: Trace) => ({
 });
 
 /** None for a call with a prompt of tokens. */
-const toConversation = ({ messages, tools, reply }: Trace): Conversation[] =>
+export const conversationsOf = ({ messages, tools, reply }: Trace): Conversation[] =>
   Array.isArray(messages)
     ? [{ messages: [...messages, reply] as ChatMessage[], tools: tools as Conversation["tools"] }]
     : [];

@@ -1,3 +1,4 @@
+// Slow: processes are killed.
 import { execFileSync, spawn } from "node:child_process";
 import { chmodSync, mkdtempSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

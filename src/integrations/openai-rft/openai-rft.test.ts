@@ -1,3 +1,4 @@
+// Slow: Python graders in sandboxes, and a dry run.
 import { spawnSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";

@@ -1,111 +1,144 @@
-/** A memory limit for all processes of a sandbox together, enforced by the kernel if this process may create cgroups. */
+/** Limits for all processes of a sandbox together, enforced by the kernel if this process may create cgroups. */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import type { SandboxLimits } from "./types.ts";
 
+/** What a hierarchy limits: one resource in version 1, both in version 2. */
+type Kind = "memory" | "pids" | "unified";
+
 export interface Hierarchy {
-  version: 1 | 2;
+  kind: Kind;
   mount: string;
   /** The cgroup of this process. */
   place: string;
 }
 
 export interface Cgroup {
-  /** Writing "0" into this file moves the writing process into the cgroup. */
-  entrance: string;
+  /** Writing "0" into each of these files moves the writing process into the cgroup. */
+  entrances: readonly string[];
+  /** Writing "0" into this file refuses new processes. Null if this kernel does not limit their number. */
+  processLimit: string | null;
   bytes(): number;
   /** Whether the kernel ended a process at the limit. */
   ranOut(): boolean;
   remove(): void;
 }
 
+/** Numeric libraries start one thread for each core, and the kernel counts threads. */
+export const threadsPerProcess = 8;
+
 /** The first is required; the others are set if this kernel has them. */
-const limitFiles = {
-  1: ({ memoryBytes }: SandboxLimits) => ({
+const limitFiles: Record<Kind, (limits: SandboxLimits) => Record<string, number>> = {
+  memory: ({ memoryBytes }) => ({
     "memory.limit_in_bytes": memoryBytes,
     "memory.memsw.limit_in_bytes": memoryBytes,
   }),
-  2: ({ memoryBytes, processes }: SandboxLimits) => ({
+  pids: ({ processes }) => ({ "pids.max": threadsPerProcess * processes }),
+  unified: ({ memoryBytes, processes }) => ({
     "memory.max": memoryBytes,
     "memory.swap.max": 0,
     "memory.oom.group": 1,
-    "pids.max": processes,
+    "pids.max": threadsPerProcess * processes,
   }),
 };
 const stateFiles = {
-  1: { usage: "memory.usage_in_bytes", events: "memory.oom_control" },
-  2: { usage: "memory.current", events: "memory.events" },
+  memory: { usage: "memory.usage_in_bytes", events: "memory.oom_control" },
+  unified: { usage: "memory.current", events: "memory.events" },
 };
 
 /** @param mounts text of /proc/self/mountinfo @param membership text of /proc/self/cgroup */
-export function memoryHierarchies(mounts: string, membership: string): Hierarchy[] {
+export function readHierarchies(mounts: string, membership: string): Hierarchy[] {
   const own = membership.split("\n").map((line) => /^(\d+):([^:]*):(.*)$/.exec(line) ?? []);
   return mounts.split("\n").flatMap((line) => {
     const [before = "", after = ""] = line.split(" - ");
-    const [kind, , options = ""] = after.split(" ");
-    const version = kind === "cgroup2" ? 2 : 1;
-    if (version === 1 && !(kind === "cgroup" && options.split(",").includes("memory"))) return [];
-    const path = own.find(([, id, names]) => (version === 2 ? id === "0" : names?.split(",").includes("memory")))?.[3];
+    const [type, , options = ""] = after.split(" ");
+    const controller = (["memory", "pids"] as const).find((name) => options.split(",").includes(name));
+    const kind = type === "cgroup2" ? "unified" : type === "cgroup" ? controller : undefined;
+    const path = own.find(([, id, names]) =>
+      kind === "unified" ? id === "0" : names?.split(",").includes(kind ?? ""),
+    );
     const mount = before.split(" ")[4];
-    return path === undefined || mount === undefined ? [] : [{ version, mount, place: join(mount, path) }];
+    if (kind === undefined || path?.[3] === undefined || mount === undefined) return [];
+    return [{ kind, mount, place: join(mount, path[3]) }];
   });
 }
 
+interface Home<K extends Kind = Kind> {
+  kind: K;
+  parent: string;
+}
+
 /** The cgroup in which others can be created: this process's own, or the nearest one above it. */
-function findHome(): { version: 1 | 2; parent: string } | undefined {
+function findHome<K extends Kind>(hierarchies: readonly Hierarchy[], kinds: readonly K[]): Home<K> | undefined {
   const limits = { memoryBytes: 2 ** 30, processes: 64 } as SandboxLimits;
-  for (const { version, mount, place } of memoryHierarchies(read("/proc/self/mountinfo"), read("/proc/self/cgroup"))) {
+  for (const { kind, mount, place } of hierarchies) {
+    if (!(kinds as readonly Kind[]).includes(kind)) continue;
     for (let parent = place; parent.startsWith(mount); parent = dirname(parent)) {
-      const trial = create({ version, parent }, `hone-trial-${process.pid}`, limits);
+      const trial = create({ kind, parent }, `hone-trial-${process.pid}`, limits);
       if (trial === undefined) continue;
       rmdirSync(trial);
-      return { version, parent };
+      return { kind: kind as K, parent };
     }
   }
   return undefined;
 }
 
-let home: ReturnType<typeof findHome> | null = null;
+/** In version 1, memory and the number of processes are limited by two cgroups. */
+function findHomes(): Homes | undefined {
+  const hierarchies = readHierarchies(read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
+  const memory = findHome(hierarchies, ["memory", "unified"]);
+  return memory && { memory, pids: memory.kind === "unified" ? undefined : findHome(hierarchies, ["pids"]) };
+}
+
+interface Homes {
+  memory: Home<"memory" | "unified">;
+  pids: Home<"pids"> | undefined;
+}
+
+let homes: Homes | undefined | null = null;
 
 /** Undefined if this process may not create cgroups. */
 export function openCgroup(name: string, limits: SandboxLimits): Cgroup | undefined {
-  if (home === null) home = findHome();
-  const folder = home && create(home, name, limits);
-  if (!home || folder === undefined) return undefined;
-  const { usage, events } = stateFiles[home.version];
+  if (homes === null) homes = findHomes();
+  const memory = homes && create(homes.memory, name, limits);
+  if (!homes || memory === undefined) return undefined;
+  const pids = homes.pids ? create(homes.pids, name, limits) : memory;
+  const folders = [...new Set([memory, pids ?? memory])];
+  const processLimit = join(pids ?? memory, "pids.max");
+  const { usage, events } = stateFiles[homes.memory.kind];
   return {
-    entrance: join(folder, "cgroup.procs"),
-    bytes: () => Number(read(join(folder, usage))),
-    ranOut: () => Number(/^oom_kill (\d+)/m.exec(read(join(folder, events)))?.[1] ?? 0) > 0,
-    remove: () => remove(folder),
+    entrances: folders.map((folder) => join(folder, "cgroup.procs")),
+    processLimit: existsSync(processLimit) ? processLimit : null,
+    bytes: () => Number(read(join(memory, usage))),
+    ranOut: () => Number(/^oom_kill (\d+)/m.exec(read(join(memory, events)))?.[1] ?? 0) > 0,
+    remove: () => {
+      for (const folder of folders) remove(folder);
+    },
   };
 }
 
-export const hasCgroups = () => Boolean(home);
+export const hasCgroups = () => Boolean(homes);
 
 /** Disables cgroups for the rest of this process, because programs cannot enter them. */
 export function giveUpCgroups(): void {
-  home = undefined;
+  homes = undefined;
 }
 
 /** Removes the cgroups that killed processes left. */
 export function removeLeftCgroups(isLeft: (name: string) => boolean): void {
-  if (!home) return;
-  for (const name of readdirSync(home.parent)) if (isLeft(name)) remove(join(home.parent, name));
+  for (const { parent } of [homes?.memory, homes?.pids].filter((home) => home !== undefined)) {
+    for (const name of readdirSync(parent)) if (isLeft(name)) remove(join(parent, name));
+  }
 }
 
-function create(
-  { version, parent }: { version: 1 | 2; parent: string },
-  name: string,
-  limits: SandboxLimits,
-): string | undefined {
+function create({ kind, parent }: Home, name: string, limits: SandboxLimits): string | undefined {
   const folder = join(parent, name);
   try {
     mkdirSync(folder);
   } catch {
     return undefined; // Owned by another user, or mounted read-only.
   }
-  const files = Object.entries(limitFiles[version](limits));
+  const files = Object.entries(limitFiles[kind](limits));
   try {
     for (const [index, [file, value]] of files.entries()) {
       const path = join(folder, file);
@@ -113,7 +146,7 @@ function create(
     }
     return folder;
   } catch {
-    rmdirSync(folder); // The memory controller is not enabled here.
+    rmdirSync(folder); // The controller is not enabled here.
     return undefined;
   }
 }

@@ -1,15 +1,16 @@
 /** Runs two connected programs in sandboxes, such as a program under test and its test. */
 import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Connection, runProgram } from "./run-program.ts";
-import type { Isolation, SandboxProgram, SandboxResult } from "./types.ts";
+import type { Connection } from "./run-program.ts";
+import type { SandboxProgram, SandboxResult } from "./types.ts";
 
 /** Limit of the data that one program may send to the other. */
 const maxBytes = 16 * 2 ** 20;
 const reasonMilliseconds = 500;
 
+/** @param run runs one program, with a channel */
 export async function runConnected(
-  level: Isolation["level"],
+  run: (program: SandboxProgram, connection: Connection) => Promise<SandboxResult>,
   first: SandboxProgram,
   second: SandboxProgram,
 ): Promise<[SandboxResult, SandboxResult]> {
@@ -18,7 +19,7 @@ export async function runConnected(
     relay(left, right, one.end);
     relay(right, left, other.end);
   });
-  const running = [runProgram(level, first, one), runProgram(level, second, other)] as const;
+  const running = [run(first, one), run(second, other)] as const;
   // Also if it could not be started, or was aborted.
   running[0].finally(() => settled(running[1]).then(() => other.end())).catch(() => {});
   running[1].catch(() => one.end());

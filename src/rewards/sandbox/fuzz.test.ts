@@ -3,6 +3,7 @@
  * no folder.
  * HONE_FUZZ_SECONDS=3600 runs it for an hour instead of a few seconds.
  */
+// Slow: random programs in sandboxes.
 import { once } from "node:events";
 import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";

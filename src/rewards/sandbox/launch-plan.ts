@@ -1,10 +1,11 @@
 /** The input of the launcher (worker/sandbox/launch.py): everything that a program may do and use. */
 import { fileURLToPath } from "node:url";
+import type { Cgroup } from "./cgroup.ts";
 import type { Interpreter } from "./interpreters.ts";
-import type { Isolation, SandboxLimits } from "./types.ts";
+import type { LocalLevel, SandboxLimits } from "./types.ts";
 
 export interface LaunchPlan {
-  level: Isolation["level"];
+  level: LocalLevel;
   /** The launcher ends the program when this process ends. */
   owner: number;
   /** An empty folder to build the program's file system in; only level `namespaces` uses it. */
@@ -16,8 +17,7 @@ export interface LaunchPlan {
   /** Paths that the program sees in addition to the system's own folders. */
   paths: readonly string[];
   limits: Pick<SandboxLimits, "cpuSeconds" | "fileBytes" | "processes"> & { addressSpace: number | null };
-  /** The file that moves the program into its cgroup. */
-  cgroup: string | null;
+  cgroup: Pick<Cgroup, "entrances" | "processLimit"> | null;
   /** Whether descriptor 4 is passed on to the program. */
   channel: boolean;
   command: readonly string[];
@@ -29,7 +29,7 @@ export interface Placed {
   command: readonly string[];
   interpreter: Interpreter | undefined;
   limits: SandboxLimits;
-  cgroup: string | null;
+  cgroup: LaunchPlan["cgroup"];
   channel: boolean;
   marker: string;
 }
@@ -40,7 +40,7 @@ const launcher = fileURLToPath(new URL("../../../worker/sandbox/launch.py", impo
 const firstUser = 1_000_000_000;
 let users = 0;
 
-export function launchPlan(level: Isolation["level"], placed: Placed): LaunchPlan {
+export function launchPlan(level: LocalLevel, placed: Placed): LaunchPlan {
   const { folder, interpreter, limits, command, cgroup, channel } = placed;
   const files = `${folder}/files`;
   const { fileBytes, processes, memoryBytes } = limits;

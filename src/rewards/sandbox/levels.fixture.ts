@@ -1,13 +1,13 @@
 /** The sandboxes of this machine, for tests. */
 import { openSandbox } from "./open-sandbox.ts";
 import { listProcesses } from "./process-table.ts";
-import type { Isolation, Sandbox, SandboxLimits } from "./types.ts";
+import type { LocalLevel, Sandbox, SandboxLimits } from "./types.ts";
 
 export const best = await openSandbox({ atLeast: "process" });
 export const weak = await openSandbox({ only: "process" });
 
 /** Each level that this machine supports. */
-export const sandboxes: [Isolation["level"], Sandbox][] = [["process", weak]];
+export const sandboxes: [LocalLevel, Sandbox][] = [["process", weak]];
 if (best.isolation.level === "namespaces") sandboxes.push(["namespaces", best]);
 
 interface Options {

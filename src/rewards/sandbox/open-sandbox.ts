@@ -6,24 +6,24 @@ import { giveUpCgroups, hasCgroups } from "./cgroup.ts";
 import { runConnected } from "./connected.ts";
 import { removeLeftovers } from "./leftovers.ts";
 import { runProgram } from "./run-program.ts";
-import type { Isolation, Sandbox } from "./types.ts";
+import type { Isolation, LocalLevel, Sandbox } from "./types.ts";
 
 export interface SandboxOptions {
   /**
    * The weakest isolation to accept. Default `"namespaces"`. `"process"` also works where namespaces are not available
    * (macOS, most containers), but protects less: see the sandbox's `isolation` and docs/decisions/sandbox.md.
    */
-  atLeast?: Isolation["level"];
+  atLeast?: LocalLevel;
   /** Uses this level even if a stronger one is available; for tests. */
-  only?: Isolation["level"];
+  only?: LocalLevel;
   /** Maximum number of concurrent programs. Default: the number of cores. */
   concurrency?: number;
 }
 
-const tried = new Map<Isolation["level"], Promise<Isolation | Error>>();
+const tried = new Map<LocalLevel, Promise<Isolation | Error>>();
 
 /** What a level enforces on this machine, or why it is not available; tried once. */
-function tryLevel(level: Isolation["level"]): Promise<Isolation | Error> {
+function tryLevel(level: LocalLevel): Promise<Isolation | Error> {
   const known = tried.get(level) ?? (level === "namespaces" ? tryNamespaces() : tryProcess());
   tried.set(level, known);
   return known;
@@ -47,7 +47,7 @@ async function tryProcess(): Promise<Isolation | Error> {
   return { level: "process", ...held, secrets: linux && output === "hidden\n", memory };
 }
 
-async function trial(level: Isolation["level"], script: string): Promise<string | Error> {
+async function trial(level: LocalLevel, script: string): Promise<string | Error> {
   const run = () => runProgram(level, { command: ["sh", "-c", script] });
   try {
     const { stdout, stderr } = await run().catch((error: unknown) => {
@@ -85,13 +85,17 @@ export async function openSandbox(options: SandboxOptions = {}): Promise<Sandbox
   }
   if (isolation instanceof Error) isolation = await tryLevel("process");
   if (isolation instanceof Error) throw isolation;
-  const { level } = isolation;
+  const level = isolation.level as LocalLevel;
   leftoversRemoved ??= removeLeftovers();
   await leftoversRemoved;
   const semaphore = new Semaphore(concurrency);
   return {
     isolation,
     run: (program) => semaphore.run(() => runProgram(level, program), program.signal),
-    runConnected: (first, second) => semaphore.run(() => runConnected(level, first, second), first.signal),
+    runConnected: (first, second) =>
+      semaphore.run(
+        () => runConnected((program, connection) => runProgram(level, program, connection), first, second),
+        first.signal,
+      ),
   };
 }

@@ -5,20 +5,18 @@ import { basename, join } from "node:path";
 import type { Duplex, Readable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError } from "../../errors.ts";
-import { type Cgroup, openCgroup } from "./cgroup.ts";
+import { type Cgroup, openCgroup, threadsPerProcess } from "./cgroup.ts";
 import { findInterpreter } from "./interpreters.ts";
 import { launchCommand, launchPlan } from "./launch-plan.ts";
 import { createFolder } from "./leftovers.ts";
 import { type Family, listProcesses, watchFamily } from "./process-table.ts";
 import { removeProgramFolder, writeFiles } from "./program-folder.ts";
-import type { Isolation, SandboxLimits, SandboxProgram, SandboxResult } from "./types.ts";
+import type { LocalLevel, SandboxLimits, SandboxProgram, SandboxResult } from "./types.ts";
 
 const setUpSeconds = 30;
 /** Time for the launcher to end its processes before this process does, and for output to arrive afterwards. */
 const graceSeconds = 5;
 const mebibyte = 2 ** 20;
-/** Numeric libraries start one thread for each core. */
-const threadsPerProcess = 8;
 
 /** A connection with descriptor 4 of a program. */
 export interface Connection {
@@ -29,7 +27,7 @@ export interface Connection {
 }
 
 export async function runProgram(
-  level: Isolation["level"],
+  level: LocalLevel,
   program: SandboxProgram,
   connection?: Connection,
 ): Promise<SandboxResult> {
@@ -47,7 +45,7 @@ export async function runProgram(
     await writeFiles(join(folder, "files"), program.files ?? {});
     cgroup = openCgroup(marker, limits);
     const placed = { folder, command, interpreter, limits, marker };
-    const plan = launchPlan(level, { ...placed, cgroup: cgroup?.entrance ?? null, channel: connection !== undefined });
+    const plan = launchPlan(level, { ...placed, cgroup: cgroup ?? null, channel: connection !== undefined });
     return await launch(launchCommand(python, plan), { level, folder, marker, limits, program, cgroup, connection });
   } finally {
     cgroup?.remove();
@@ -56,14 +54,14 @@ export async function runProgram(
   }
 }
 
-function withDefaults(given: Partial<SandboxLimits> = {}): SandboxLimits {
+export function withDefaults(given: Partial<SandboxLimits> = {}): SandboxLimits {
   const { cpuSeconds = 10 } = given;
   const bytes = { memoryBytes: 512 * mebibyte, fileBytes: 64 * mebibyte, outputBytes: mebibyte };
   return { cpuSeconds, seconds: 3 * cpuSeconds, processes: 64, ...bytes, ...given };
 }
 
 interface Running {
-  level: Isolation["level"];
+  level: LocalLevel;
   folder: string;
   /** Marks the processes of this sandbox in their environment. */
   marker: string;

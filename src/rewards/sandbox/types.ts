@@ -1,9 +1,12 @@
 /** A sandbox's isolation, limits, programs and results. */
 
+/** Levels that need no container engine. */
+export type LocalLevel = "namespaces" | "process";
+
 /** What a sandbox hides from its program: shown in the run, checked by tests. */
 export interface Isolation {
-  /** `namespaces`: its own Linux namespaces; `process`: a process group with limits. */
-  level: "namespaces" | "process";
+  /** `namespaces`: its own Linux namespaces; `process`: a process group with limits; `container`: a container of its own. */
+  level: LocalLevel | "container";
   /** The program cannot reach any network, including this machine's own. */
   network: boolean;
   /** It sees only the system's programs (read-only) and its own work folder. */

@@ -2,6 +2,7 @@
 import { inspect } from "node:util";
 import { BadOutcome } from "../../agents/control-flow.ts";
 import type { Outcome } from "../../agents/types.ts";
+import { trials } from "../../trajectories/trials.ts";
 import type { Step, Trajectory } from "../../trajectories/types.ts";
 import { labelOf } from "../to-episode.ts";
 
@@ -40,6 +41,11 @@ export function checkOutcome(value: unknown, recorded: readonly Trajectory[]): O
   checkReward(outcome.reward, "returned reward");
   checkType("correct", outcome.correct, "boolean");
   checkType("explanation", outcome.explanation, "string");
+  if (outcome.trial !== undefined && !trials.safeParse(outcome.trial).success) {
+    throw new BadOutcome(
+      `returned a trial that has other fields than commands, files and verifier: ${show(outcome.trial)}`,
+    );
+  }
   for (const [name, metric] of entries(outcome.metrics, "metrics")) {
     if (typeof metric !== "number" || !Number.isFinite(metric)) {
       throw new BadOutcome(`returned metrics.${name} ${show(metric)}; a metric must be a finite number`);

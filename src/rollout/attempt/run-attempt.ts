@@ -28,7 +28,7 @@ export interface RolloutGateway {
 }
 
 export interface OpenedGateway {
-  access: GatewayAccess;
+  access: Omit<GatewayAccess, "calls">;
   /** @param attempt undefined when the run was stopped */
   close(attempt: EndedAttempt | undefined): void;
 }
@@ -46,6 +46,8 @@ export interface AttemptOptions<Row> extends Omit<SessionOptions, "taskId" | "si
   /** Time limit until the outcome, without tearing down. */
   timeoutSeconds: number;
   limits?: AttemptLimits | undefined;
+  /** For the workflow's context. */
+  warmQueueSize?: number | undefined;
   /** Seed of the rollout's own random draws; default 0. */
   seed?: number | undefined;
   /** Without one, a workflow that asks for its address fails. */
@@ -122,6 +124,7 @@ async function untilOutcome<Row>(
       tearDown,
       log: options.log ?? (() => {}),
       maxSteps: maxSteps ?? Number.POSITIVE_INFINITY,
+      ...(options.warmQueueSize === undefined ? {} : { warmQueueSize: options.warmQueueSize }),
     };
     const work = ambientCalls.run({ gateway, rollout: `rollout ${rollout} of ${task.id}`, fail }, async () =>
       workflow(task, context),
@@ -136,7 +139,8 @@ async function untilOutcome<Row>(
     if (signal.aborted && signal.reason instanceof TimeIsUp) {
       const { what } = session.waitingFor();
       const message = `${signal.reason.message}; it was waiting for ${what}`;
-      const kind = what === "the model" ? "infrastructure" : what === "reward" ? "reward" : "agent";
+      const kind =
+        what === "the model" || what === "set-up" ? "infrastructure" : what === "reward" ? "reward" : "agent";
       const failure: Failure = { kind, boundary: "timeout", message };
       return { trajectories, termination: "timeout", failure, error: signal.reason };
     }
@@ -186,7 +190,7 @@ function createLazyGateway(
 
   return {
     access(session) {
-      const ask = (): GatewayAccess => {
+      const ask = (): OpenedGateway["access"] => {
         if (gateway === undefined) {
           throw new UserError("the workflow calls a gateway, but this run has none", {
             hint: "train() and runWorkflow() open one; runRollouts takes one as `gateway`",
@@ -210,6 +214,7 @@ function createLazyGateway(
         separateSideCalls: () => ask().separateSideCalls(),
         end: () => ask().end(),
         result: () => ask().result(),
+        calls: session.calls,
       };
     },
     close(attempt) {

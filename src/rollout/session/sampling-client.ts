@@ -99,6 +99,8 @@ function openSession(
   const calls = new Map<number, number>();
   const problems: CallProblem[] = [];
   let lastProblem: CallProblem | undefined;
+  let gaveUp = false;
+  let answeredCalls = 0;
   let turns = 0;
   let stage = "workflow";
   let since = performance.now();
@@ -110,6 +112,7 @@ function openSession(
   function reportProblem(problem: CallProblem): void {
     problems.push(problem);
     lastProblem = problem;
+    gaveUp = false;
   }
 
   async function generate(request: GenerateRequest): Promise<Generated> {
@@ -172,6 +175,7 @@ function openSession(
       const sample = await participant.sample(sampleRequest, turn, stop, { onToken, onStart });
       checkSample(sample);
       lastProblem = undefined;
+      answeredCalls++;
       const generated = toGenerated(begun, sample, chat.decode(sample.tokens, { skipSpecial: true }), params);
       report({ ...answered(turn, generated, sample.tokenVersions), ...queued() });
       if (keepSteps) {
@@ -187,7 +191,10 @@ function openSession(
       const problem = new ModelCallError(`model call ${turn + 1} failed: ${text}`, { cause: error });
       if (!stop.aborted) throw problem;
       // The caller gave up. When the whole attempt was stopped, that is reported instead.
-      if (!signal?.aborted) reportProblem(problem);
+      if (!signal?.aborted) {
+        reportProblem(problem);
+        gaveUp = true;
+      }
       throw error;
     } finally {
       // When the whole attempt was stopped, `waitingFor` still reports this call.
@@ -241,6 +248,7 @@ function openSession(
     get lastProblem() {
       return lastProblem;
     },
+    calls: () => ({ answered: answeredCalls, ...(lastProblem && !gaveUp ? { failure: lastProblem } : {}) }),
     get stage() {
       return stage;
     },

@@ -119,6 +119,8 @@ export interface RolloutSession {
   readonly problems: readonly CallProblem[];
   /** The last of them, if no call was answered since. */
   readonly lastProblem: CallProblem | undefined;
+  /** `failure`: why the last call failed, if no call was answered since and the caller did not give up. */
+  calls(): { answered: number; failure?: CallProblem };
   /** What the rollout's own code is doing, as `setStage` said; `"workflow"` at first. */
   readonly stage: string;
   setStage(name: string): void;

@@ -1,3 +1,4 @@
+// Slow: many servers with a journal each.
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { removeFolder } from "../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";

@@ -1,3 +1,4 @@
+// Slow: servers are restarted.
 import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";

@@ -1,3 +1,4 @@
+// Slow: many servers with a journal each.
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { decodeForwardBackwardOutput, encodeForwardBackwardRequest } from "../../tinker-protocol/training.ts";
 import { adam, crossEntropy, type TestClient, testClient } from "../client.fixture.ts";

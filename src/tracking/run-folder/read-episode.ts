@@ -1,5 +1,6 @@
 /** Reads an episode from the JSON that `toJson` writes, and checks everything that the viewer reads. */
 import { z } from "zod";
+import { trials } from "../../trajectories/trials.ts";
 import type { Episode, Step, Trajectory } from "../../trajectories/types.ts";
 import { isShallow, jsonNumber, name, numbersOf, parseLine, readNumber } from "./json-lines.ts";
 import type { StepTraining } from "./token-values.ts";
@@ -169,6 +170,7 @@ const episodeSchema = z.looseObject({
   correct: z.boolean().nullish(),
   metrics: z.record(z.string(), z.unknown()),
   explanation: z.string().optional(),
+  trial: trials.optional(),
   failure: failed.extend({ stack: z.string().optional() }).optional(),
   retries: count,
   retriedAfter: z.array(failed).optional(),

@@ -1,3 +1,4 @@
+// Slow: a file is cut at each byte.
 import { spawnSync } from "node:child_process";
 import {
   chmodSync,

@@ -1,4 +1,6 @@
 /** Opens the gateway with the settings of `rllm.gateway` and `rllm.sdk`. */
+import { once } from "node:events";
+import { type AddressInfo, createServer } from "node:net";
 import { basename } from "node:path";
 import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import type { Chat } from "../../chat/types.ts";
@@ -9,6 +11,7 @@ import { UserError } from "../../errors.ts";
 import { type Gateway, type GatewayOptions, openGateway } from "../../gateway/gateway.ts";
 import { createAccess } from "../../gateway/requests/access.ts";
 import type { TraceStore } from "../../gateway/traces/open-trace-store.ts";
+import { openTunnel, tunnelPrograms } from "../../gateway/tunnel.ts";
 import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
 import { imageFetching } from "./image-fetching.ts";
 
@@ -52,17 +55,28 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
   const store = await openStore(options);
   if (store) closers.add(() => store.close());
   try {
+    const host = gateway.host ?? proxy.host;
+    let port = gateway.port ?? (fixedPort ? proxy.port : 0);
+    let publicUrl = gateway.tunnel ?? undefined;
+    if (publicUrl !== undefined && Object.hasOwn(tunnelPrograms, publicUrl)) {
+      // The gateway must know its public address when it opens.
+      if (port === 0) port = await freePort(host);
+      const tunnel = await openTunnel(publicUrl, port, warn);
+      closers.add(tunnel.close);
+      warn(`${publicUrl} opened a tunnel to the gateway: ${tunnel.url}`);
+      publicUrl = tunnel.url;
+    }
     const opened = await openGateway({
       chat,
       vision,
       model,
       log: warn,
       ...alone,
-      host: gateway.host ?? proxy.host,
-      port: gateway.port ?? (fixedPort ? proxy.port : 0),
+      host,
+      port,
       adminToken: proxy.admin_token,
       unenforceable: gateway.unenforceable,
-      publicUrl: gateway.tunnel ?? undefined,
+      publicUrl,
       store,
     });
     closers.add(opened.close);
@@ -70,6 +84,15 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
   } catch (error) {
     return await closers.abandon(error);
   }
+}
+
+async function freePort(host: string): Promise<number> {
+  const server = createServer().listen(0, host);
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, "close");
+  return port;
 }
 
 /** Loads SQLite only if traces are stored. */

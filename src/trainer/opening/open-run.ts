@@ -43,6 +43,7 @@ import { listenForInterrupt } from "./interrupt.ts";
 import { openLoggers } from "./loggers.ts";
 import { openRunGateway } from "./open-gateway.ts";
 import { openTeachers } from "./open-teachers.ts";
+import { otherModels } from "./other-models.ts";
 import { watchStrayErrors } from "./stray-errors.ts";
 
 export interface OpenRunOptions extends TrainOptions {
@@ -111,7 +112,7 @@ async function open(
   const strays = watchStrayErrors(warn, folder?.path);
   closers.add(() => strays.dispose());
 
-  const opened = options.engine ?? (await openOwnEngine(composed, folder, emit, closers));
+  const opened = options.engine ?? (await openOwnEngine(composed, compiled, folder, emit, closers));
   engine = opened.engine;
   // Rollouts would fail one by one, and be retried.
   void engine.died?.then((reason) => abort.abort(reason));
@@ -224,6 +225,7 @@ function openFolder(config: Config, results: string | undefined): RunFolder | un
 
 async function openOwnEngine(
   composed: ComposedConfig,
+  recipe: Recipe,
   folder: RunFolder | undefined,
   emit: (event: RunEvent) => void,
   closers: Closers,
@@ -233,7 +235,7 @@ async function openOwnEngine(
     ...(folder
       ? { logFile: folder.workerLog, folder: resolve(folder.path), media: folderStore(join(folder.path, mediaFolder)) }
       : {}),
-    trains: !composed.config.rllm.trainer.val_only,
+    trains: composed.config.rllm.trainer.val_only ? undefined : { others: otherModels(recipe, composed.config) },
     onStatus: (text) => emit({ type: "setup-status", text }),
     warn,
   });

@@ -1,3 +1,4 @@
+// Slow: each run has its own process.
 import { execFile } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -107,7 +107,7 @@ function attemptsOf(
 
 function rolloutOptions({ rllm, data, training }: Config): RolloutOptions {
   const { retry_limit, raise_on_error, on_agent_error, workflow_args } = rllm.workflow;
-  const { set_up_timeout, score_timeout, tear_down_timeout } = rllm.workflow;
+  const { set_up_timeout, score_timeout, tear_down_timeout, warm_queue_size } = rllm.workflow;
   const { max_steps, trajectory_timeout } = rllm.agent;
   const limits: RunRolloutsOptions<unknown>["limits"] = { tearDownSeconds: tear_down_timeout };
   if (set_up_timeout !== null) limits.setUpSeconds = set_up_timeout;
@@ -126,6 +126,7 @@ function rolloutOptions({ rllm, data, training }: Config): RolloutOptions {
       timeoutSeconds: workflow_args.timeout,
       limits,
       maxSteps: max_steps,
+      warmQueueSize: warm_queue_size,
       shaping: { gamma: workflow_args.gamma, rewardBonus: workflow_args.reward_bonus_coeff },
     },
   };

@@ -27,7 +27,14 @@ export interface RolloutOptions {
   enforceSampling: boolean;
   attempts: Pick<
     RunRolloutsOptions<unknown>,
-    "retryLimit" | "raiseOnError" | "onAgentError" | "timeoutSeconds" | "limits" | "maxSteps" | "shaping"
+    | "retryLimit"
+    | "raiseOnError"
+    | "onAgentError"
+    | "timeoutSeconds"
+    | "limits"
+    | "maxSteps"
+    | "warmQueueSize"
+    | "shaping"
   >;
 }
 

@@ -1,3 +1,4 @@
+// Slow: runs are killed and resumed.
 import fc from "fast-check";
 import { afterAll, describe, expect, it } from "vitest";
 import type { Workflow } from "../../agents/types.ts";

@@ -1,4 +1,7 @@
 /** Whole runs in which a small model learns from a teacher that answers "a". */
+// Slow: whole runs.
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it, test } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
@@ -221,6 +224,29 @@ describe("a teacher on a server", () => {
     expect(there.map((one) => one["distillation/teacher_kl"])).toEqual(
       here.map((one) => expect.closeTo(one["distillation/teacher_kl"]!, 3)),
     );
+  });
+
+  test("is refused with another tokenizer", async () => {
+    const other = createServer(({ url: route }, answer) => {
+      answer.setHeader("content-type", "application/json");
+      const models = { data: [{ id: "other", owned_by: "vllm", max_model_len: 512 }] };
+      answer.end(JSON.stringify(route === "/tokenize" ? { tokens: [3, 1] } : models));
+    });
+    await new Promise<void>((resolve) => other.listen(0, "127.0.0.1", resolve));
+    const { engine, chat } = engineWithTeachers();
+    // The toy's own vocabulary has eight characters.
+    const wide = { ...chat, encode: (text: string) => (text.length < 40 ? chat.encode(text) : Int32Array.of(1, 3)) };
+    const { port } = other.address() as AddressInfo;
+    const teacher = `+distillation.teacher_models.strong.base_url=http://127.0.0.1:${port}`;
+    const refused = train(
+      toy({}, () => 0),
+      {
+        ...{ engine: { engine, chat: wide } },
+        overrides: [...plain, teacher, `rllm.trainer.run_dir=${newFolder()}`],
+      },
+    );
+    await expect(refused).rejects.toThrow(/the teacher at .* has a different vocabulary from/);
+    other.close();
   });
 
   test("is refused without the model or the key", async () => {

@@ -1,4 +1,5 @@
 /** Each estimator and each loss trains a small model, and so does what they are combined with; every-algorithm.e2e.ts trains a Llama. */
+// Slow: a run for each algorithm.
 import { afterAll, describe, expect, it } from "vitest";
 import { sequenceLoss, tokenLoss } from "../../algorithms/policy-loss/custom-loss.ts";
 import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";

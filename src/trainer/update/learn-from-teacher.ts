@@ -9,7 +9,7 @@ import {
 import { type DivergenceDefinition, divergences } from "../../algorithms/divergences/divergences.ts";
 import type { Loss, LossValue, OutputGradient } from "../../algorithms/types.ts";
 import type { ForwardBackwardResult, Learner } from "../../backends/engine.ts";
-import { offsetsOf } from "../../trajectories/batch.ts";
+import { offsetsOf, trainedPositions } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs, TrainingBatch } from "../../trajectories/types.ts";
 import type { TeacherScores } from "./ask-teachers.ts";
 
@@ -82,8 +82,7 @@ export function learnFromTeacher(
 function placesOf(part: TrainingBatch, index: number, scores: TeacherScores, loss: TeacherTerm["loss"]): Place[] {
   const { tokens, trained } = part.sequences[index]!;
   const [from = 0] = part.offsets.subarray(index, index + 1);
-  const positions = [...trained.keys()].filter((position) => trained[position] === 1);
-  return positions.map((position, offset) => {
+  return trainedPositions(trained).map((position, offset) => {
     const row = part.scores![from + offset]!;
     const teacher = scores.logprobs[row]!;
     const nothing = { teacher, tokens: new Int32Array(0), logprobs: new Float64Array(0) };

@@ -20,7 +20,7 @@ import {
 import { valuesAt } from "../../arrays.ts";
 import type { Learner } from "../../backends/engine.ts";
 import { RunError, UserError } from "../../errors.ts";
-import { keepTokens, selectSequences } from "../../trajectories/batch.ts";
+import { keepTokens, selectSequences, trainedPositions } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import type { Models } from "../state.ts";
 import { overlapRatio, type TeacherScores, teacherMetrics } from "./ask-teachers.ts";
@@ -138,7 +138,8 @@ function withScores(
 ): TrainingBatch {
   const scores = Float32Array.from(logprobs.keys());
   if (!options) return { ...batch, scores };
-  const added = teacherAdvantages(batch.samplerLogprobs, logprobs, batch.offsets, options);
+  const positions = batch.sequences.flatMap(({ trained }) => trainedPositions(trained));
+  const added = teacherAdvantages(batch.samplerLogprobs, logprobs, positions, batch.offsets, options);
   return { ...batch, scores, advantages: batch.advantages.map((advantage, token) => advantage + added[token]!) };
 }
 

@@ -18,6 +18,7 @@ import { continues } from "../../trajectories/to-sequences.ts";
 import type { Step } from "../../trajectories/types.ts";
 import { episodesFolder } from "../index/index-episodes.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
+import { commandsOf } from "./commands.ts";
 import { type IndexedRow, toRows, wholeRows } from "./episode-list.ts";
 import { type JsonNumber, jsonNumbers, optional, toJsonNumber } from "./json.ts";
 
@@ -74,6 +75,9 @@ export function episode(database: IndexDatabase, folder: string, key: string, pi
     /** The task's row. */
     row: kept.row ?? null,
     explanation: kept.explanation ?? null,
+    trial: kept.trial ?? null,
+    /** Of the conversations; those of the workflow itself are in `trial`. */
+    commands: commandsOf(kept.trajectories),
     metrics: jsonNumbers(kept.metrics),
     retriedAfter: [...(kept.retriedAfter ?? [])],
     stack: kept.failure?.stack ?? null,

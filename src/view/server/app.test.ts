@@ -1,3 +1,4 @@
+// Slow: runs of 100,000 episodes.
 import {
   appendFileSync,
   mkdirSync,

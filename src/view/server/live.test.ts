@@ -1,3 +1,4 @@
+// Slow: waits for files to change.
 import { mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";

@@ -37,8 +37,7 @@ class ScoreModel:
                 f"{self.config.hidden_size}",
                 "use a complete copy of the reward model",
             )
-        default = _CPU_TOKENS if source.device.type == "cpu" else _ACCELERATOR_TOKENS
-        self._budget = micro_batch_tokens or default
+        self._budget = micro_batch_tokens or default_tokens(source.device.type)
 
     @torch.no_grad()
     def score(self, tokens: np.ndarray, offsets: np.ndarray) -> Tensor:
@@ -104,6 +103,11 @@ class ScoreModel:
         hidden = self.body(**inputs, use_cache=False).last_hidden_state
         last = hidden[torch.arange(len(rows)), lengths - 1].float()
         return torch.nn.functional.linear(last, self.weight, self.bias)[:, 0]
+
+
+def default_tokens(device: str) -> int:
+    """The tokens of a batch of rows on a type of device, including padding."""
+    return _CPU_TOKENS if device == "cpu" else _ACCELERATOR_TOKENS
 
 
 def _plan(lengths: list[int], budget: int) -> list[list[int]]:

@@ -112,7 +112,8 @@ class Drawer:
         if tempered:
             temperature = self._constant(*(each.temperature if each.tempered and each.tempered_logprobs else 1.0 for each in draws))
             temperature = temperature[:, None]
-            log_sum[tempered] = (logits[tempered].float() / temperature[tempered]).logsumexp(-1)
+            rows = self._rows(tempered, count)
+            log_sum[rows] = (logits[rows].float() / temperature[rows]).logsumexp(-1)
             chosen = chosen / temperature[:, 0]
         return Ahead(tokens, chosen - log_sum, log_sum, temperature)
 
@@ -125,6 +126,10 @@ class Drawer:
             self._kept[key] = torch.tensor(values, device=self._device)
         return self._kept[key]
 
+    def _rows(self, rows: list[int], count: int) -> Tensor | slice:
+        """The rows as an index, which copies nothing if they are all `count` rows. A list would be copied to the device each time."""
+        return self._constant(*rows) if len(rows) < count else slice(None)
+
     def _draw_part(
         self, logits: Tensor, draws: Sequence[Draw], picks: Tensor, tokens: Tensor, log_sum: Tensor
     ) -> None:
@@ -134,7 +139,8 @@ class Drawer:
         peak = weights.amax(-1, keepdim=True)
         greedy = [row for row, draw in enumerate(draws) if draw.greedy]
         if greedy:
-            tokens[greedy] = weights[_index(greedy, count)].argmax(-1)
+            rows = self._rows(greedy, count)
+            tokens[rows] = weights[rows].argmax(-1)
         weights.sub_(peak).exp_()
         mass = padded.sum(-1)
         log_sum.copy_((peak[:, 0] + mass.sum(-1, dtype=picks.dtype).log()).float())
@@ -142,13 +148,16 @@ class Drawer:
             return
         changed = [row for row, draw in enumerate(draws) if draw.tempered or draw.filtered]
         if changed:
-            rows = _index(changed, count)
+            rows = self._rows(changed, count)
             chosen = weights[rows]
             some = [draws[row] for row in changed]
             temperature = self._constant(*(draw.temperature or 1.0 for draw in some)) if any(d.tempered for d in some) else None
-            _reweigh(chosen, logits[rows], peak[rows], some, temperature)
+            if temperature is not None:
+                chosen.copy_(logits[rows]).sub_(peak[rows]).div_(temperature[:, None]).exp_()
+            if any(draw.filtered for draw in some):
+                chosen.masked_fill_(chosen < self._cuts(chosen, some)[:, None], 0)
             if len(changed) < count:
-                weights[changed] = chosen
+                weights[rows] = chosen
             mass = padded.sum(-1)
         block, rest = _invert(mass.to(picks.dtype), picks, scale=True)
         inner = padded[torch.arange(count, device=self._device), block[:, 0]].to(picks.dtype)
@@ -158,6 +167,40 @@ class Drawer:
             torch.where(self._constant(*(draw.greedy for draw in draws)), tokens, drawn, out=tokens)
         else:
             tokens.copy_(drawn)
+
+    def _cuts(self, weights: Tensor, draws: Sequence[Draw]) -> Tensor:
+        """`[n]`: the least weight that each row's filters keep. top_k comes first; top_p keeps the fewest tokens
+        of the rest whose share reaches p; min_p is relative to the most likely token, whose weight is 1."""
+        count, vocabulary = weights.shape
+        device = weights.device
+        cuts = self._constant(*(float(draw.min_p) for draw in draws))
+        sorting = [row for row, draw in enumerate(draws) if draw.top_k > 0 or draw.top_p < 1]
+        if not sorting:
+            return cuts
+        rows = self._rows(sorting, count)
+        chosen = weights[rows]
+        limits = [min(draws[row].top_k, vocabulary) if draws[row].top_k > 0 else vocabulary for row in sorting]
+        width = min(vocabulary, max(_NUCLEUS if limit == vocabulary else limit for limit in limits))
+        limit = self._constant(*limits)[:, None]
+        share = self._constant(*(float(draws[row].top_p) for row in sorting))[:, None]
+        totals = chosen.sum(-1, keepdim=True)
+        while True:
+            values = chosen.topk(width, dim=-1).values
+            allowed = torch.arange(width, device=device) < limit
+            values = torch.where(allowed, values, torch.zeros_like(values))
+            running = values.cumsum(-1)
+            totals = torch.where(limit <= width, running[:, -1:], totals)
+            # If a row needs its last candidate, it may need more.
+            enough = (running[:, -1:] >= share * totals) & (share < 1) | (limit <= width)
+            if width == vocabulary or bool(enough.all()):
+                break
+            width = min(vocabulary, width * 8)
+        kept = allowed & ((running - values < share * totals) | (share >= 1))
+        kept[:, 0] = True
+        least = torch.where(kept, values, torch.full_like(values, torch.inf)).amin(-1)
+        cuts = cuts.clone()  # the constant stays as it is
+        cuts[rows] = torch.maximum(cuts[rows], least)
+        return cuts
 
     def _scratch(self, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
         """Two views of the working memory: `[count, blocks, block]`, zero behind the vocabulary, and
@@ -196,19 +239,6 @@ def _wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _index(rows: list[int], count: int) -> list[int] | slice:
-    """The rows as an index, which copies nothing if they are all `count` rows."""
-    return rows if len(rows) < count else slice(None)
-
-
-def _reweigh(weights: Tensor, logits: Tensor, peak: Tensor, draws: Sequence[Draw], temperature: Tensor | None) -> None:
-    """Turns the weights `[n, V]` at temperature 1 without filters into those of the draws, in place."""
-    if temperature is not None:
-        weights.copy_(logits).sub_(peak).div_(temperature[:, None]).exp_()
-    if any(draw.filtered for draw in draws):
-        weights.masked_fill_(weights < _cuts(weights, draws)[:, None], 0)
-
-
 def _invert(mass: Tensor, picks: Tensor, scale: bool) -> tuple[Tensor, Tensor]:
     """The first index at which the running sum of `mass` `[n, m]` exceeds each pick `[n, k]`, and what is
     left of the pick there. With `scale`, picks are fractions of the total. Never an index without mass."""
@@ -219,36 +249,3 @@ def _invert(mass: Tensor, picks: Tensor, scale: bool) -> tuple[Tensor, Tensor]:
     index = torch.searchsorted(running, picks, right=True).clamp_(max=mass.shape[1] - 1)
     before = torch.where(index > 0, running.gather(1, (index - 1).clamp_(min=0)), torch.zeros_like(picks))
     return index, picks - before
-
-
-def _cuts(weights: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """`[n]`: the least weight that each row's filters keep. top_k comes first; top_p keeps the fewest tokens
-    of the rest whose share reaches p; min_p is relative to the most likely token, whose weight is 1."""
-    count, vocabulary = weights.shape
-    device = weights.device
-    cuts = torch.tensor([draw.min_p for draw in draws], device=device)
-    sorting = [row for row, draw in enumerate(draws) if draw.top_k > 0 or draw.top_p < 1]
-    if not sorting:
-        return cuts
-    chosen = weights[_index(sorting, count)]
-    limits = [min(draws[row].top_k, vocabulary) if draws[row].top_k > 0 else vocabulary for row in sorting]
-    width = min(vocabulary, max(_NUCLEUS if limit == vocabulary else limit for limit in limits))
-    limit = torch.tensor(limits, device=device)[:, None]
-    share = torch.tensor([draws[row].top_p for row in sorting], device=device)[:, None]
-    totals = chosen.sum(-1, keepdim=True)
-    while True:
-        values = chosen.topk(width, dim=-1).values
-        allowed = torch.arange(width, device=device) < limit
-        values = torch.where(allowed, values, torch.zeros_like(values))
-        running = values.cumsum(-1)
-        totals = torch.where(limit <= width, running[:, -1:], totals)
-        # If a row needs its last candidate, it may need more.
-        enough = (running[:, -1:] >= share * totals) & (share < 1) | (limit <= width)
-        if width == vocabulary or bool(enough.all()):
-            break
-        width = min(vocabulary, width * 8)
-    kept = allowed & ((running - values < share * totals) | (share >= 1))
-    kept[:, 0] = True
-    least = torch.where(kept, values, torch.full_like(values, torch.inf)).amin(-1)
-    cuts[sorting] = torch.maximum(cuts[sorting], least)
-    return cuts

@@ -1,4 +1,5 @@
 /** Servers that start, fail to start, and end, with a program that stands in for the inference server. */
+// Slow: servers are programs.
 import { chmodSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
