@@ -1,6 +1,6 @@
 /** The site of the documentation. Its pages are the Markdown files of the repository, in the order of `site-map.ts`. */
 import { cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
-import { dirname, join, relative } from "node:path";
+import { dirname, join, posix, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Plugin } from "vite";
 import { type DefaultTheme, defineConfig } from "vitepress";
@@ -24,6 +24,14 @@ const sidebar = sections.map(
     ],
   }),
 );
+
+/** Files that pages link to and that are not pages, such as scripts. The build has them as text, which a browser shows. */
+const sources = new Set<string>();
+function sourceLink(file: string): string {
+  if (!existsSync(join(root, file))) throw new Error(`${file} does not exist`);
+  sources.add(file);
+  return `/source/${file}.txt`;
+}
 
 /** Vue is in the folder of the site, but Vite looks for it in that of the pages, the repository's. */
 const vueOfSite: Plugin = {
@@ -57,7 +65,8 @@ export default defineConfig({
     return page === undefined ? path : `${page}${page === "" || page.endsWith("/") ? "index" : ""}.md`;
   },
   cleanUrls: true,
-  vite: { plugins: [vueOfSite] },
+  // The largest chunk is the index of the search, which is loaded when it opens.
+  vite: { plugins: [vueOfSite], build: { chunkSizeWarningLimit: 2000 } },
   markdown: {
     anchor: { slugify: githubSlug },
     config(markdown) {
@@ -66,9 +75,7 @@ export default defineConfig({
         for (const token of tokens.flatMap(({ children }) => children ?? [])) {
           const href = token.type === "link_open" ? (token.attrGet("href") ?? "") : "";
           if (href === "" || /^[a-z]+:|^\/|^#/.test(href)) continue;
-          const address = siteLink(from, href);
-          if (address === undefined) throw new Error(`${from}: ${href} is not a page of the site`);
-          token.attrSet("href", address);
+          token.attrSet("href", siteLink(from, href) ?? sourceLink(posix.join(posix.dirname(from), href)));
         }
       });
     },
@@ -111,12 +118,13 @@ export default defineConfig({
   /** For programs that read the documentation: llms.txt, all pages in one file, and each page as Markdown. */
   buildEnd({ outDir }) {
     const all = [home, ...pages];
+    const copy = (path: string, name: string) => {
+      mkdirSync(dirname(join(outDir, name)), { recursive: true });
+      cpSync(join(root, path), join(outDir, name));
+    };
+    for (const path of sources) copy(path, `source/${path}.txt`);
     const addressOf = (path: string) => `${pageOf(path) || "index"}`.replace(/\/$/, "/index");
-    for (const path of all) {
-      const target = join(outDir, `${addressOf(path)}.md`);
-      mkdirSync(dirname(target), { recursive: true });
-      cpSync(join(root, path), target);
-    }
+    for (const path of all) copy(path, `${addressOf(path)}.md`);
     const addressed = read("llms.txt").replace(
       /\]\(([^)]+)\)/g,
       (_, path: string) => `](${base}${addressOf(path)}.md)`,

@@ -17,12 +17,15 @@ export declare const workflow: Workflow<{ question: string; answer: number }>;
 /** What a block that is not a whole program takes for granted: imports, and names that the text around it explains. */
 const taken = `import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, stepCountIs, type ToolSet } from "ai";
-import { type ChatMessage, defineExperiment, fromRows, type Workflow } from "hone-rl";
-import { container } from "hone-rl/containers";
+import { type ChatMessage, codeTests, defineExperiment, fromRows, type Reply, type Workflow } from "hone-rl";
+import { container, containerSandbox } from "hone-rl/containers";
 import { harbor } from "hone-rl/harbor";
 declare const tools: ToolSet;
+declare const reply: Reply;
+declare const tests: Parameters<typeof codeTests>[1];
 declare function prompt(row: { answer: string }): ChatMessage[];
 void [createOpenAICompatible, generateText, stepCountIs, defineExperiment, fromRows, container, harbor, tools, prompt];
+void [codeTests, containerSandbox, reply, tests];
 type Row = { question: string; answer: string };
 `;
 
