@@ -33,6 +33,17 @@ it.each([
   expect(() => taskFilter(filter)).toThrow(message);
 });
 
+it("the episodes of an evaluation are chosen among all attempts of its models", async () => {
+  const output = newFolder();
+  const evaluate = { candidates: [null], json: false, output };
+  await train(toy(), { engine: openToy(), evaluate, overrides: ["rllm.rollout.n_val=3"] });
+  expect(() => selectRows(output, { select: "all", kind: "train" })).toThrow("has no train episodes");
+  const all = selectRows(output, { select: "all" });
+  expect(all.counts).toMatchObject({ attempts: 24, tasks: 8 });
+  expect(all.train).toHaveLength(24);
+  expect(selectRows(output, { select: "best", maxPerTask: 1 }).train).toHaveLength(8);
+});
+
 it("best, correct and paired episodes of a run train the next runs of a chain", { timeout: 60_000 }, async () => {
   const folder = newFolder();
   const workflow = singleTurn<{ index: number }>({

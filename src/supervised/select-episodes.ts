@@ -26,7 +26,8 @@ export const episodeKinds = ["train", "validation", "all"] as const;
 export interface Selection extends Choice {
   /** Only trajectories of this role. Default: all roles. */
   role?: string;
-  kind: (typeof episodeKinds)[number];
+  /** Default: episodes of training; of an evaluation, which has none, its own. */
+  kind?: (typeof episodeKinds)[number];
 }
 
 export interface Selected extends Chosen {
@@ -51,10 +52,11 @@ function collect(
   documentOf?: (episode: StoredEpisode) => AtifTrajectory | undefined,
 ): Selected {
   if (!existsSync(folder)) throw new UserError(`${folder}: no such folder`);
-  const files = episodeFiles(folder, kind);
+  const training = kind === undefined ? episodeFiles(folder, "train") : [];
+  const files = training.length > 0 ? training : episodeFiles(folder, kind ?? "validation");
   if (files.length === 0) {
-    throw new UserError(`${folder} has no ${kind === "all" ? "" : `${kind} `}episodes`, {
-      hint: "name the folder of a run, or of hone eval; --kind validation selects the episodes of validations",
+    throw new UserError(`${folder} has no ${kind === undefined || kind === "all" ? "" : `${kind} `}episodes`, {
+      hint: "name the folder of a run, or of hone eval",
     });
   }
   let damaged = 0;
@@ -79,7 +81,7 @@ function collect(
 const fileName = /^step-\d+(-validation)?\.jsonl$/;
 
 /** Of a run, or of each model of an evaluation. @returns paths within the folder */
-function episodeFiles(folder: string, kind: Selection["kind"]): string[] {
+function episodeFiles(folder: string, kind: (typeof episodeKinds)[number]): string[] {
   const matches = (name: string) => {
     const [found, validation] = fileName.exec(name) ?? [];
     return found !== undefined && (kind === "all" || (kind === "validation") === (validation !== undefined));

@@ -11,7 +11,6 @@ export const importanceSampling = defineLoss({
     max_probability_drop: z
       .number()
       .gt(0)
-      .lte(1)
       .nullable()
       .default(null)
       .describe(

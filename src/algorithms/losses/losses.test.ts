@@ -177,3 +177,12 @@ test("all tokens of a sequence get the geometric mean of its weights", () => {
   expect(means[0]![1]).toBeCloseTo(2, 5);
   expect(means[2]![0]).toBeCloseTo(0.5, 5);
 });
+
+test("importance_sampling leaves out tokens whose probability fell by more than max_probability_drop", () => {
+  const fell = { logprob: Math.log(0.3), logRatio: Math.log(0.3 / 0.6), advantage: 2, marked: 0 };
+  const rose = { logprob: Math.log(0.6), logRatio: Math.log(0.6 / 0.3), advantage: 2, marked: 0 };
+  const { slopes, clipped } = evaluate("importance_sampling", [fell, rose], { ...settings, max_probability_drop: 0.2 });
+  expect(Array.from(slopes)).toEqual([0, expect.closeTo(-4, 6)]);
+  expect(clipped).toBe(1);
+  expect(evaluate("importance_sampling", [fell], settings).slopes[0]).toBeCloseTo(-1, 6);
+});

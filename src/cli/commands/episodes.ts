@@ -13,8 +13,7 @@ import {
 } from "../../supervised/select-episodes.ts";
 import { choiceOptions, conditionHelp, describeCounts, heldOutput } from "../choice-options.ts";
 
-interface ExportFlags extends Omit<Selection, "kind"> {
-  kind: Selection["kind"];
+interface ExportFlags extends Selection {
   as: keyof typeof forms;
   output?: string;
 }
@@ -29,9 +28,10 @@ export function register(episodes: Command): void {
   choiceOptions(command, "correct")
     .option("--role <name>", "only trajectories of this role")
     .addOption(
-      new Option("--kind <which>", "episodes of training steps, of validations, or both")
-        .choices(episodeKinds)
-        .default("train"),
+      new Option(
+        "--kind <which>",
+        "episodes of training steps, of validations, or all (default: train; of hone eval's results, theirs)",
+      ).choices(episodeKinds),
     )
     .addOption(
       new Option(
@@ -51,7 +51,7 @@ const help = `${conditionHelp("episodes")}
 Examples:
   hone episodes export runs/latest --select correct --max-per-task 2 -o good.jsonl
   hone episodes export runs/latest --filter "0 < avg < 1" --as pairs -o pairs.jsonl
-  hone episodes export runs/eval-latest --kind validation --select best -o best.jsonl
+  hone episodes export runs/eval-latest --select best -o best.jsonl
   hone episodes export runs/latest --as atif --select all -o trajectories
   hone sft good.jsonl --from runs/latest`;
 
