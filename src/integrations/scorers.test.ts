@@ -102,7 +102,7 @@ describe("scorers as a reward", () => {
   });
 
   // What these versions return, recorded from the packages: evalite 0.19.0 and vitest-evals 0.16.1 ran on Node 20; Mastra's
-  // package is tested in examples/agents; promptfoo's results are those of 0.121, which was not installed.
+  // package is tested in examples/agents, promptfoo's in packages.e2e.ts.
   const shaped: [string, Scorer, number | null, object][] = [
     [
       "evalite's scorer",

@@ -1,0 +1,77 @@
+/** A program for packages.e2e.ts: promptfoo's assertions as rewards and Braintrust's dataset as rows. @argument the folder with the packages */
+import { createServer } from "node:http";
+import { createRequire } from "node:module";
+import type { AddressInfo } from "node:net";
+import { pathToFileURL } from "node:url";
+import { singleTurn } from "../agents/single-turn.ts";
+import { fromAsync } from "../data/from-async.ts";
+import { runWorkflow } from "../testing/index.ts";
+import { assertion, scorers } from "./scorers.ts";
+
+const { resolve } = createRequire(`${process.argv[2]}/`);
+const load = (name: string) => import(pathToFileURL(resolve(name)).href);
+
+async function promptfoo() {
+  const { assertions } = await load("promptfoo");
+  const list = [
+    { type: "contains", value: "{{expected}}" },
+    { type: "levenshtein", value: "{{expected}}", threshold: 3 },
+    { type: "is-json" },
+  ];
+  const workflow = singleTurn<{ expected: string }>({
+    prompt: () => "What is the capital of France?",
+    reward: scorers(list.map((options) => assertion(assertions.runAssertion, options))),
+  });
+  const replies = ["Paris", "Rome", '{"city": "Paris"}'];
+  const rows = replies.map(() => ({ expected: "Paris" }));
+  let asked = 0;
+  const episodes = await runWorkflow({ workflow, rows, reply: () => replies[asked++]! });
+  return episodes.map(({ metrics }) => list.map(({ type }) => metrics[`reward/${type}`]));
+}
+
+/** The part of Braintrust's API that reads a dataset. */
+async function braintrust() {
+  const id = (last: string) => `00000000-0000-0000-0000-00000000000${last}`;
+  const events = [
+    { id: "1", input: { question: "2 + 2?" }, expected: 4, metadata: { email: "a@b.c" } },
+    { id: "2", input: { question: "3 + 3?" }, expected: 6, metadata: {} },
+  ];
+  const seen: string[] = [];
+  const server = createServer((request, response) => {
+    const url = request.url ?? "";
+    seen.push(url);
+    const answer = url.includes("/api/apikey/login")
+      ? { org_info: [{ id: id("1"), name: "org", api_url: address, proxy_url: address, git_metadata: null }] }
+      : url.includes("/api/dataset/register")
+        ? { project: { id: id("2"), name: "support" }, dataset: { id: id("3"), name: "questions" } }
+        : url.includes("/btql")
+          ? {
+              data: events.map((event) => ({ ...event, _xact_id: "1", created: "2026-01-01T00:00:00Z" })),
+              cursor: null,
+            }
+          : {};
+    response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(answer));
+  });
+  await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
+  const address = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const { initDataset } = await load("braintrust");
+  const dataset = initDataset({ project: "support", dataset: "questions", appUrl: address, apiKey: "key" });
+  type Item = { id: string; input: { question: string }; expected: number };
+  try {
+    const rows = await fromAsync(
+      "questions",
+      () => dataset as AsyncIterable<Item>,
+      ({ id, input, expected }) => ({ id, question: input.question, answer: expected }),
+    );
+    return Array.from({ length: rows.size }, (_, index) => rows.task(index)).map(({ id, row }) => [
+      id,
+      row.question,
+      row.answer,
+    ]);
+  } catch (error) {
+    throw new Error(`requests: ${seen.join(" ")}`, { cause: error });
+  }
+}
+
+console.log(JSON.stringify({ promptfoo: await promptfoo(), braintrust: await braintrust() }));
+process.exit(0);
