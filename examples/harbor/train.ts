@@ -25,7 +25,14 @@ const workflow = harbor({
 /** The tiny model of scripts/proofs/harbor knows nothing at first. */
 const learner = TINY_MODEL
   ? { model: { name: TINY_MODEL, lora_rank: 0 }, epochs: 20, batch: 5, imitationRate: 5e-3, rate: 3e-3, eps: 1e-3 }
-  : { model: { name: "smollm2-135m-instruct", lora_rank: 32 }, epochs: 1, batch: 4, imitationRate: 1e-3, rate: 1e-3, eps: 1e-8 };
+  : {
+      model: { name: "smollm2-135m-instruct", lora_rank: 32 },
+      epochs: 1,
+      batch: 4,
+      imitationRate: 1e-3,
+      rate: 1e-3,
+      eps: 1e-8,
+    };
 const { model } = learner;
 
 const rows = await demonstrations(`${folder}/demonstration.json`, tasks, workflow);
