@@ -37,15 +37,15 @@ describe.skipIf(sandbox === undefined)("in a container", () => {
       ["const square = async (x) => x * x;", { call: "square", arguments: [3], returns: 9 }, "javascript"],
       ["const square = (x) => x * x;", { code: "assert.equal(square(2), 4);" }, "javascript"],
     ];
-    for (const [code, wanted, language] of right) {
+    // CI tries a test in each language.
+    for (const [code, wanted, language] of right.filter((_, index) => nightly || index === 2 || index === 4)) {
       expect(await grade(code, wanted, language), code).toMatchObject({ reward: 1 });
     }
     const wrong = await grade("def square(x): return x + 2", squareTest);
     expect([wrong.reward, wrong.explanation]).toEqual([0, expect.stringContaining("AssertionError")]);
   });
 
-  // One of each kind in CI: it sees files, forges the channel, ends processes.
-  const kinds = /prints all files|answers on the channel|looks for the test's process/;
+  const kinds = /answers on the channel/;
   test.each(forgeries.filter(([name]) => nightly || kinds.test(name)))(
     "a program that %s does not pass asserts",
     async (_name, code, why) => {
@@ -83,14 +83,16 @@ print(sorted(glob.glob("*")), os.getcwd())
   test("limits of output, time, files, processes and memory end it, and nothing is left", async () => {
     const { isolation } = sandbox!;
     expect(await run("while True: print('x' * 1000)", { outputBytes: 10_000 })).toMatchObject({ ended: "output" });
-    expect(await run("while True: pass", { cpuSeconds: 1 })).toMatchObject({ ended: "time", exitCode: null });
-    expect(await run("import time; time.sleep(60)", { seconds: 1 })).toMatchObject({ ended: "time" });
-    const full = await run("open('a', 'wb').write(bytes(9_000_000))", { fileBytes: 2 ** 20 });
-    expect(full.exitCode === 0).toBe(false);
+    if (nightly) {
+      expect(await run("while True: pass", { cpuSeconds: 1 })).toMatchObject({ ended: "time", exitCode: null });
+      expect(await run("import time; time.sleep(60)", { seconds: 1 })).toMatchObject({ ended: "time" });
+      const full = await run("open('a', 'wb').write(bytes(9_000_000))", { fileBytes: 2 ** 20 });
+      expect(full.exitCode === 0).toBe(false);
+    }
     const fork = "import os, time\nfor n in range(200):\n  if os.fork() == 0: time.sleep(60)";
     const forked = await run(fork, { processes: 20 });
     expect([forked.exitCode, forked.stderr]).toEqual([1, expect.stringContaining("BlockingIOError")]);
-    if (isolation.memory === "cgroup") {
+    if (nightly && isolation.memory === "cgroup") {
       const sharing =
         "import os, time\nfor n in range(8):\n  if os.fork() == 0:\n    b = bytearray(40_000_000); time.sleep(9)\nfor n in range(8): os.wait()";
       expect(await run(sharing, { memoryBytes: 128 * 2 ** 20 })).toMatchObject({ ended: "memory" });

@@ -37,6 +37,12 @@ withEngine("commands and files, without a network; a limit ends the container", 
     ...{ exitCode: 3, stdout: "done\nin", stderr: "" },
   });
   expect((await box.exec("exec 3<>/dev/tcp/127.0.0.1/9")).exitCode).not.toBe(0);
+  const { commands, files } = await box.record();
+  expect(commands?.map(({ command, exitCode }) => [command.slice(0, 11), exitCode])).toEqual([
+    ['echo "$WORD', 3],
+    ["exec 3<>/de", 1],
+  ]);
+  expect(files).toContainEqual({ path: "/app/a b/$(touch x)/it's.txt", change: "added" });
   const [loud, slow] = [await open(), await open()];
   expect(await loud.exec("while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done", { maxOutput: 1000 })).toMatchObject(
     {
@@ -47,6 +53,7 @@ withEngine("commands and files, without a network; a limit ends the container", 
   await expect(slow.exec("true")).rejects.toThrow(/took longer than 1 s/);
   await Promise.all([...cleans.map((clean) => clean()), loud.close(), slow.close()]);
   // The one that waits for the next rollout.
+  expect(open.counts()).toEqual({ started: 4, ready: 2, unused: 0, waiting: 1 });
   expect(await owned()).toBe(1);
   await (await container({ image })()).close();
   await (await open()).close();

@@ -60,6 +60,8 @@ test.skipIf(typeof engine === "string")(
     ]);
     expect(own).toMatchObject({ trajectories: [{ name: "agent", reward: 1, steps: [{}] }], correct: true });
     expect(own.explanation).toBe("found: done");
+    expect(own.trial).toMatchObject({ verifier: expect.stringContaining("found: done") });
+    expect(own.trial?.files).toContainEqual({ path: "/app/answer.txt", change: "added" });
     const [step] = own.trajectories[0]!.steps;
     expect([step?.text, step?.tokens.length]).toEqual(["echo done > /app/answer.txt", 28]);
     expect(forged.trajectories).toMatchObject([{ reward: 0 }]);

@@ -126,7 +126,7 @@ function readEnd(path: string): string {
   }
 }
 
-/** What the agent and the verifier changed, without what Harbor puts into a container. */
+/** What the agent changed, without what Harbor puts into a container. */
 async function filesOf(engine: Engine, name: string): Promise<Trial["files"]> {
   const labels = ["--filter", `label=com.docker.compose.project=${`${name}__env`.toLowerCase()}`];
   const main = ["--filter", "label=com.docker.compose.service=main"];
@@ -174,7 +174,16 @@ export async function runTrial(
   };
   const bridge = await openBridge();
   const request = { trial, guard: options.guard, mounted_agent: options.mountedAgent };
-  const ended = bridge.run(request, listener, signal);
+  let files: Promise<Trial["files"]> | undefined;
+  const watching: TrialListener = {
+    log: listener.log,
+    event(event) {
+      // Harbor removes the container when the trial ends.
+      if (event === "agent-end" && engine) files = filesOf(engine, name).catch(() => []);
+      listener.event(event);
+    },
+  };
+  const ended = bridge.run(request, watching, signal);
   let cleaned: Promise<void> | undefined;
   const clean = () => {
     cleaned ??= (async () => {
@@ -187,8 +196,8 @@ export async function runTrial(
   onEnd(clean);
   try {
     const result = await ended;
-    const files = engine ? await filesOf(engine, name) : [];
-    return { result, verifierOutput: readEnd(join(trials, name, "verifier", "test-stdout.txt")), files };
+    const verifierOutput = readEnd(join(trials, name, "verifier", "test-stdout.txt"));
+    return { result, verifierOutput, files: (await files) ?? [] };
   } finally {
     await clean();
   }
