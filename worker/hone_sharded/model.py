@@ -88,6 +88,9 @@ class TokenOutputs(nn.Module):
             embedded = self.module.get_input_embeddings()(given.pop("input_ids"))
             if features is not None:
                 embedded = embedded.flatten(0, 1).index_copy(0, places, features.to(embedded.dtype)).view(embedded.shape)
+                if self.plain.vision.vision.sees_ahead:
+                    kinds = torch.zeros(ids.numel(), dtype=torch.int32, device=ids.device)
+                    given["token_type_ids"] = kinds.index_fill_(0, places, 1).view(ids.shape)
             given["inputs_embeds"] = embedded
         hidden = self.plain.base(**given, use_cache=False).last_hidden_state
         hidden = hidden.flatten(0, 1)[sources]

@@ -11,15 +11,8 @@ import torch
 from PIL import Image as Pillow
 from torch import Tensor, nn
 
-from ..errors import UserMistake
 from .pictures import Pictures, Picture
 from .vision import Vision, vision_of
-
-
-_BOTH_DIRECTIONS = (
-    "the parts of an image attend to each other in both directions, which is not supported; "
-    "Qwen3-VL, InternVL and Mistral Small read images"
-)
 
 
 class Probe:
@@ -36,8 +29,8 @@ class Probe:
         inputs = {name: value.to(device) for name, value in vision.inputs(self.image).items()}
         if "mm_token_type_ids" in inspect.signature(base.forward).parameters:
             inputs["mm_token_type_ids"] = (ids == vision.processor.token_id).int()
-        if "token_type_ids" in inspect.signature(base.forward).parameters:
-            raise UserMistake(_BOTH_DIRECTIONS)
+        if vision.sees_ahead:
+            inputs["token_type_ids"] = (ids == vision.processor.token_id).int()
         self.expected = hidden_states(base, input_ids=ids, use_cache=False, **inputs)
         if hasattr(base, "rope_deltas"):
             base.rope_deltas = None  # otherwise a later forward of text would use it

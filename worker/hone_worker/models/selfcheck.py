@@ -127,7 +127,10 @@ def why_images_differ(model, probe: "Probe") -> str | None:
         piece = Piece(probe.ids, probe.pictures, 0, len(ids), 0)
         inputs = model.inputs(ids[None], torch.arange(len(ids), device=model.device)[None], [piece])
         is_packed = model.attention == "packed"
-        with use(causal_row(model, len(ids))) if is_packed else nullcontext():
+        context = causal_row(model, len(ids)) if is_packed else None
+        if context is not None and model.vision.sees_ahead:
+            context.see_ahead(model.vision.since([piece], torch.arange(len(ids), device=model.device)))
+        with use(context) if context is not None else nullcontext():
             mask = {} if is_packed else {"attention_mask": torch.ones_like(ids)[None]}
             found = hidden_states(model.run_body, **inputs, **mask)
     except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way
@@ -137,6 +140,8 @@ def why_images_differ(model, probe: "Probe") -> str | None:
     # states differ from those in float32 by 0.17. Wrong places or positions are wrong in every layer.
     error = max(errors) if model.dtype == torch.float32 else median(errors)
     if not error <= _TOLERANCE[model.dtype]:
+        if model.vision.sees_ahead:  # PaliGemma
+            return "the text around an image is not read from left to right, which is not supported; Gemma 3 and Qwen3-VL read images"
         return f"rows with images differ from those of transformers by {error:.1e}"
     return None
 
