@@ -130,6 +130,17 @@ def _refuse_others(model: PlainModel) -> None:
             f"{model.source.name} has more parts than a language model, which local.processes > 1 does not support",
             "use local.processes=1",
         )
+    layers = [module for module in model.module.modules() if isinstance(module, GradientCheckpointingLayer)]
+    parts = {part for layer in layers for part in layer.modules() if part is not layer}
+    if any(layer in parts for layer in layers):  # Zamba 2
+        raise UserMistake(
+            f"{model.source.name} has layers within layers, which local.processes > 1 does not support", "use local.processes=1"
+        )
+    if hasattr(model.base, "layers_are_rescaled"):  # RWKV
+        raise UserMistake(
+            f"{model.source.name} changes its weights in its forward, which local.processes > 1 does not support",
+            "use local.processes=1",
+        )
     if any((getattr(model.config, name, None) or 1) > 1 for name in _MIXTURES):
         raise UserMistake(
             f"{model.source.name} is a mixture of experts, which local.processes > 1 does not support",
