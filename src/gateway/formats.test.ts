@@ -76,8 +76,9 @@ describe.each(Object.entries(named))("%s, with another template", (name, format)
   const model = recorded.models.find((each) => each.name === name)!;
   const tokenizer = tokenizerOf({ special: [...model.special, "<|im_start|>"], plain: model.plain });
   const render: RenderText = (messages, { addGenerationPrompt = true }) =>
-    messages.map(({ role, content }) => `<|im_start|>${role}\n${typeof content === "string" ? content : ""}${model.eos}\n`).join("") +
-    (addGenerationPrompt ? "<|im_start|>assistant\n" : "");
+    messages
+      .map(({ role, content }) => `<|im_start|>${role}\n${typeof content === "string" ? content : ""}${model.eos}\n`)
+      .join("") + (addGenerationPrompt ? "<|im_start|>assistant\n" : "");
   const cases = model.cases.map(({ tokens, ...rest }) => ({ ...rest, text: tokenizer.decode(tokens) }));
   const chat = recordedChat(tokenizer, model.eos, formats[format], render, true);
   const script = scriptedReplies(cases, chat, tools);

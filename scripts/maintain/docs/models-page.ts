@@ -37,7 +37,9 @@ export function modelsPage(): string {
   const { text, images, vllm_version: version, ...measured } = record.parse(JSON.parse(readFileSync(source, "utf8")));
   const packed = text.filter(({ rows }) => rows === "packed").length;
   const hybrid = text.filter(({ rows }) => rows === "hybrid").length;
-  const rounded = text.filter(({ steps }) => steps > 2e-4).map(({ title, steps }) => `${title}: ${steps.toExponential()}`);
+  const rounded = text
+    .filter(({ steps }) => steps > 2e-4)
+    .map(({ title, steps }) => `${title}: ${steps.toExponential()}`);
   const notes: string[] = [];
   const note = (sentence: string): string => {
     const at = notes.indexOf(sentence);
@@ -90,6 +92,8 @@ ${notes.map((sentence, at) => `${(at + 1).toString()}. ${sentence}`).join("\n")}
 
 ## A family that is not listed
 Nothing has to be added to Hone. When a model is loaded, Hone compares packed rows with transformers' own forward, and uses that forward if
-they differ; the first line of a run and \`hone doctor\` say so.
+they differ; the first line of a run and \`hone doctor\` say so. If the installed transformers does not know the family, a later version is
+installed beside it: \`npx hone-rl train ./train.ts model.name=./new-model local.transformers=5.24.0\`. If the model's template does not show how it
+thinks and calls tools, [name or describe its format](../guide/reply-formats.md#another-format).
 `;
 }

@@ -11,7 +11,7 @@ import type { TemplateCheck } from "../templates/check-template.ts";
 import { openTokenizer, type Tokenizer } from "../tokens/tokenizer.ts";
 import type { Chat } from "../types.ts";
 import { either, type ReplyFormat } from "./format.ts";
-import { detectFormat, formats } from "./formats.ts";
+import { detectFormat, type formats } from "./formats.ts";
 import { hermes } from "./hermes.ts";
 
 export interface WrittenReply {
