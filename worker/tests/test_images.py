@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from families import images as measured
+from hone_worker.attention import tree
 from hone_worker.images.pictures import Image
 from hone_worker.images.vision import Vision
 from hone_worker.models import model as model_module
@@ -173,9 +174,11 @@ def test_padded_rows_equal_autograd(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "gemma3"])
-def test_every_place_may_be_an_output(family, tmp_path):
-    """As a Tinker client sends sequences: outputs are inside images too."""
+def test_every_place_may_be_an_output(family, tmp_path, monkeypatch):
+    """As a Tinker client sends sequences: outputs are inside images too. Small tiles would begin and end there."""
     model = load(folder(family))
+    fit = tree._fit
+    monkeypatch.setattr(tree, "_fit", lambda bundle, limit, inside: fit(bundle, 24, inside))
     policy = trained_policy(model, LORA)
     policy.export(tmp_path / "merged", "merged")
     items = conversations(model)
