@@ -2,6 +2,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
+import { isModulePath } from "../config/schema/about.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { own } from "../own.ts";
@@ -10,7 +11,7 @@ import { either, type ReplyFormat } from "./formats/format.ts";
 import { detectFormat } from "./formats/formats.ts";
 import { hermes } from "./formats/hermes.ts";
 import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./templates/chat-template.ts";
-import { isRendererFile, loadRenderer } from "./templates/define-renderer.ts";
+import { loadRenderer } from "./templates/define-renderer.ts";
 import { type Renderer, renderers } from "./templates/renderers.ts";
 import { encodeElsewhere } from "./tokens/encode-elsewhere.ts";
 import { openTokenizer, readJson, type Tokenizer } from "./tokens/tokenizer.ts";
@@ -141,7 +142,7 @@ export async function openChat(
   log?: (line: string) => void,
 ): Promise<Chat> {
   const { renderer_name: name } = rollout_engine;
-  const isFile = name !== null && isRendererFile(name);
+  const isFile = name !== null && isModulePath(name);
   return loadChat(directory, {
     rendererName: isFile ? null : name,
     renderer: isFile ? await loadRenderer(name) : undefined,

@@ -1,6 +1,8 @@
 /** One conversation with thinking and tools for each recorded model: the tokens that the model sees, and what the client gets. */
 import { describe, expect, test, vi } from "vitest";
-import { formatOf, recorded, recordedChat, replay, tokenizerOf } from "../chat/formats/recorded.fixture.ts";
+import { formats } from "../chat/formats/formats.ts";
+import { formatOf, named, recorded, recordedChat, replay, tokenizerOf } from "../chat/formats/recorded.fixture.ts";
+import type { RenderText } from "../chat/templates/chat-template.ts";
 import { checkTemplate } from "../chat/templates/check-template.ts";
 import { replyStream } from "./calls/stream-reply.ts";
 import { playConversation, scriptedReplies } from "./formats.fixture.ts";
@@ -66,6 +68,32 @@ describe.each(played.map((model) => [model.name, model] as const))("%s", (_name,
 
   test("the check of its template finds what was recorded", () => {
     expect(checkTemplate(open(false))).toEqual(model.facts?.check);
+  });
+});
+
+/** Formats whose models' templates no installed package has: a template of the same kind stands for them. */
+describe.each(Object.entries(named))("%s, with another template", (name, format) => {
+  const model = recorded.models.find((each) => each.name === name)!;
+  const tokenizer = tokenizerOf({ special: [...model.special, "<|im_start|>"], plain: model.plain });
+  const render: RenderText = (messages, { addGenerationPrompt = true }) =>
+    messages
+      .map(({ role, content }) => `<|im_start|>${role}\n${typeof content === "string" ? content : ""}${model.eos}\n`)
+      .join("") + (addGenerationPrompt ? "<|im_start|>assistant\n" : "");
+  const cases = model.cases.map(({ tokens, ...rest }) => ({ ...rest, text: tokenizer.decode(tokens) }));
+  const chat = recordedChat(tokenizer, model.eos, formats[format], render, true);
+  const script = scriptedReplies(cases, chat, tools);
+  const replies = script.map(({ text }) => tokenizer.encode(text));
+
+  test("each turn continues the tokens that the model saw and sampled", async () => {
+    const { played: turns, answers } = await playConversation(chat, replies, tools);
+    expect(turns.map(({ starts }) => starts)).toEqual(["new_conversation", undefined, undefined]);
+    for (const [at, turn] of turns.slice(1).entries()) {
+      const before = [...turns[at]!.prompt, ...turns[at]!.sampled];
+      expect(turn.prompt.slice(0, before.length)).toEqual(before);
+    }
+    const called = (script[0]!.message?.calls ?? []).map((call) => call.arguments);
+    expect(called.length).toBeGreaterThan(0);
+    expect(answers[0]!.calls.map((call) => call.arguments)).toEqual(called);
   });
 });
 

@@ -86,6 +86,7 @@ test.each([
   ],
   [[...two, "local.device=mps"], "it requires local.device=auto, cuda or cpu"],
   [[...onCpu, "local.sampler.devices=[1]"], "it requires an NVIDIA GPU"],
+  [["rollout_engine.renderer_name=qwen33"], "the name is neither built in nor registered; did you mean"],
   [["rllm.algorithm.adv_estimator=grpoo"], "the name is neither built in nor registered; did you mean grpo?"],
   [
     ["rllm.algorithm.loss_fn_map={judge: gsppo}"],
@@ -232,6 +233,7 @@ test("grpo_passk divides by the standard deviation like grpo", () => {
 
 test("neutral values and names registered by the user's code are not refused", () => {
   expect(found("local.mixed_precision_optimizer=true", "rllm.gateway.cumulative_token_mode=true")).toEqual([]);
+  expect(found("rollout_engine.renderer_name=./my-renderer.ts")).toEqual([]);
   const own = composeConfig({ overrides: ["rllm.algorithm.adv_estimator=mine"] });
   expect(unsupportedSettings(own, { registered: ["mine"] })).toEqual([]);
 });

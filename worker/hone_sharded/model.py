@@ -88,6 +88,9 @@ class TokenOutputs(nn.Module):
             embedded = self.module.get_input_embeddings()(given.pop("input_ids"))
             if features is not None:
                 embedded = embedded.flatten(0, 1).index_copy(0, places, features.to(embedded.dtype)).view(embedded.shape)
+                if self.plain.vision.vision.sees_ahead:
+                    kinds = torch.zeros(ids.numel(), dtype=torch.int32, device=ids.device)
+                    given["token_type_ids"] = kinds.index_fill_(0, places, 1).view(ids.shape)
             given["inputs_embeds"] = embedded
         hidden = self.plain.base(**given, use_cache=False).last_hidden_state
         hidden = hidden.flatten(0, 1)[sources]
@@ -125,6 +128,17 @@ def _refuse_others(model: PlainModel) -> None:
     if model.config is not model.module.config and model.vision is None:
         raise UserMistake(
             f"{model.source.name} has more parts than a language model, which local.processes > 1 does not support",
+            "use local.processes=1",
+        )
+    layers = [module for module in model.module.modules() if isinstance(module, GradientCheckpointingLayer)]
+    parts = {part for layer in layers for part in layer.modules() if part is not layer}
+    if any(layer in parts for layer in layers):  # Zamba 2
+        raise UserMistake(
+            f"{model.source.name} has layers within layers, which local.processes > 1 does not support", "use local.processes=1"
+        )
+    if hasattr(model.base, "layers_are_rescaled"):  # RWKV
+        raise UserMistake(
+            f"{model.source.name} changes its weights in its forward, which local.processes > 1 does not support",
             "use local.processes=1",
         )
     if any((getattr(model.config, name, None) or 1) > 1 for name in _MIXTURES):

@@ -17,6 +17,9 @@ def open_vision(folder: Path) -> tuple[Vision | None, str | None]:
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config)
     try:
-        return vision_of(model.base_model, folder), None
+        vision = vision_of(model.base_model, folder)
     except UserMistake as mistake:
         return None, mistake.message
+    if vision.sees_ahead:
+        return None, "verl's rows are read from left to right, but the parts of an image attend to each other; use rllm/backend=local"
+    return vision, None

@@ -21,9 +21,9 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_tokenizer(special: list[str] = SPECIAL) -> PreTrainedTokenizerFast:
-    """One token a byte, and the special ones before them: any text can be encoded."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+def make_tokenizer(special: list[str] = SPECIAL, alphabet: str | None = None) -> PreTrainedTokenizerFast:
+    """One token a byte, and the special ones before them: any text can be encoded. With `alphabet`, only these bytes."""
+    alphabet = sorted(alphabet or pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate(special + alphabet)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

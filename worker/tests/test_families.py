@@ -1,17 +1,22 @@
 """The record of families (families/record.json, from which docs/reference/models.md is made) is what this code does."""
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from families import images
-from families.measure import quiet, record
+from families.measure import record
 from families.record import read
-from families.text import TEXT
+from families.text import TEXT, quiet
 
 CI = ("qwen3_5_text", "nemotron_h", "gpt_oss")
 """Delta rule; Mamba 2 with experts and plain layers; experts with sinks and windows."""
 CHOSEN = [family for family in TEXT if os.environ.get("HONE_NIGHTLY") or family.kind in CI]
-RECORDED = {row["kind"]: row for row in read()["text"]}
+RECORD = read()
+RECORDED = {row["kind"]: row for row in RECORD["text"]}
 
 
 def test_every_family_is_recorded():
@@ -25,7 +30,29 @@ def test_a_measurement_equals_the_record(family):
     assert record(family) == RECORDED[family.kind]
 
 
-SHOWN = {row["title"]: row for row in read()["images"]}
+@pytest.mark.parametrize("column", ["grpo", "fsdp2", "vllm"])
+def test_every_family_is_in_the_columns_of_other_programs(column):
+    assert sorted(RECORD[column]) == sorted(RECORDED)
+
+
+def measured_by(module: str, *kinds: str) -> dict:
+    """What a program prints, in a process of its own."""
+    done = subprocess.run([sys.executable, "-m", module, *kinds], cwd=Path(__file__).parent, check=True, stdout=subprocess.PIPE)
+    return json.loads(done.stdout)
+
+
+def test_two_ranks_are_what_the_record_says():
+    kinds = list(RECORDED) if os.environ.get("HONE_NIGHTLY") else ["qwen3_5_text", "mixtral"]
+    assert measured_by("families.sharded", *kinds) == {kind: RECORD["fsdp2"][kind] for kind in kinds}
+
+
+@pytest.mark.skipif(not os.environ.get("HONE_NIGHTLY"), reason="importing vLLM takes half a minute")
+def test_adapters_in_vllm_are_what_the_record_says():
+    found = measured_by("families.adapters", *RECORDED)
+    assert found == {"vllm": RECORD["vllm"], "vllm_version": RECORD["vllm_version"]}
+
+
+SHOWN = {row["title"]: row for row in RECORD["images"]}
 
 
 def test_every_family_with_images_is_recorded():

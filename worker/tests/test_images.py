@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 import torch
+from families import images as measured
+from hone_worker.attention import tree
 from hone_worker.images.pictures import Image
 from hone_worker.images.vision import Vision
 from hone_worker.models import model as model_module
@@ -48,7 +51,9 @@ ADAPTERS = {
 
 @cache
 def folder(family: str) -> Path:
-    return build(family, Path(_FOLDERS.name))
+    if family in FAMILIES:
+        return build(family, Path(_FOLDERS.name))
+    return measured.build(next(one for one in measured.IMAGES if one.kind == family), Path(_FOLDERS.name))
 
 
 def load(path: Path, attention: str = "packed") -> LanguageModel:
@@ -155,20 +160,25 @@ def check_training(family: str, adapter: dict, attention: str, tmp_path: Path) -
     assert bool(vision) == bool(adapter.get("train_vision"))
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family, adapter",
+    [*product(FAMILIES, ADAPTERS), ("gemma3", "full-vision"), ("gemma3", "lora")],
+)
 def test_outputs_and_gradients_equal_autograd(family, adapter, tmp_path):
     check_training(family, ADAPTERS[adapter], "packed", tmp_path)
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "smolvlm"])
+@pytest.mark.parametrize("family", ["qwen2_vl", "smolvlm", "gemma3"])
 def test_padded_rows_equal_autograd(family, tmp_path):
     check_training(family, ADAPTERS["full-vision"], "padded", tmp_path)
 
 
-def test_every_place_may_be_an_output(tmp_path):
-    """As a Tinker client sends sequences: parts of the tree begin and end inside images."""
-    model = load(folder("qwen2_vl"))
+@pytest.mark.parametrize("family", ["qwen2_vl", "gemma3"])
+def test_every_place_may_be_an_output(family, tmp_path, monkeypatch):
+    """As a Tinker client sends sequences: outputs are inside images too. Small tiles would begin and end there."""
+    model = load(folder(family))
+    fit = tree._fit
+    monkeypatch.setattr(tree, "_fit", lambda bundle, limit, inside: fit(bundle, 24, inside))
     policy = trained_policy(model, LORA)
     policy.export(tmp_path / "merged", "merged")
     items = conversations(model)
@@ -248,7 +258,8 @@ class Bench:
 @pytest.mark.parametrize(
     "family, adapter, attention",
     [*((family, "full", "packed") for family in FAMILIES), ("qwen2_5_vl", "lora-vision", "packed")]
-    + [("qwen2_vl", "full", "padded"), ("smolvlm", "full", "padded")],
+    + [("gemma3", "lora", "packed")]
+    + [("qwen2_vl", "full", "padded"), ("smolvlm", "full", "padded"), ("gemma3", "full", "padded")],
 )
 def test_samples_equal_transformers(family, adapter, attention, tmp_path, monkeypatch):
     """Rows wait and join, prompts of a group are read once, equal texts have other images."""

@@ -84,7 +84,7 @@ def test_long_rows_are_cut_into_tiles(folder, monkeypatch):
     policy = policies[policies.create({"kind": "none"})]
     expected = reference_outputs(reference(path), sample_sequences())["logprobs"].detach()
     fit = tree._fit
-    monkeypatch.setattr(tree, "_fit", lambda bundle, limit: fit(bundle, 24))
+    monkeypatch.setattr(tree, "_fit", lambda bundle, limit, inside: fit(bundle, 24, inside))
     close(Trainer().forward(policy, sample_sequences(), ["logprobs"])["logprobs"], expected)
 
 

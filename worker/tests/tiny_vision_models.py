@@ -150,6 +150,8 @@ def plain_logprobs(model: hf.PreTrainedModel, vision: Vision, one: Sequence_) ->
     inputs = _joined(images)
     if images and model.config.model_type.startswith("qwen"):
         inputs["mm_token_type_ids"] = (ids == IMAGE_TOKEN).int()
+    if vision.sees_ahead:
+        inputs["token_type_ids"] = (ids == IMAGE_TOKEN).int()
     return model(input_ids=ids, **inputs, use_cache=False).logits[0].float().log_softmax(-1)
 
 
@@ -157,6 +159,6 @@ def _joined(images: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor
     """The inputs of one sequence's images: patches end to end, or tiles of one batch entry padded to one number."""
     if not images:
         return {}
-    if "image_grid_thw" in images[0]:
+    if "image_grid_thw" in images[0] or images[0]["pixel_values"].ndim == 4:
         return {name: torch.cat([image[name] for image in images]) for name in images[0]}
     return {name: torch.cat([image[name] for image in images], 1) for name in images[0]}

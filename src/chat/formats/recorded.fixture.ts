@@ -11,7 +11,7 @@ import type { TemplateCheck } from "../templates/check-template.ts";
 import { openTokenizer, type Tokenizer } from "../tokens/tokenizer.ts";
 import type { Chat } from "../types.ts";
 import { either, type ReplyFormat } from "./format.ts";
-import { detectFormat } from "./formats.ts";
+import { detectFormat, type formats } from "./formats.ts";
 import { hermes } from "./hermes.ts";
 
 export interface WrittenReply {
@@ -56,6 +56,15 @@ interface Recorded {
 export const recorded: Recorded = JSON.parse(
   gunzipSync(readFileSync(new URL("recorded.fixture.json.gz", import.meta.url))).toString("utf8"),
 );
+
+/** Models without a template, or whose template Hone cannot render, are named. */
+export const named: Record<string, keyof typeof formats> = {
+  "Llama 4": "llama4",
+  "Phi-4-mini": "phi4",
+  "OLMo 3": "olmo3",
+  "Hermes 3": "qwen3",
+  "Seed-OSS": "seed_oss",
+};
 
 const base = readFileSync(new URL("../fixtures/chatml/tokenizer.json", import.meta.url), "utf8");
 

@@ -6,21 +6,13 @@ import type { ReplyFormat } from "./format.ts";
 import { formats } from "./formats.ts";
 import {
   formatOf,
+  named,
   type RecordedCase,
   type RecordedModel,
   recorded,
   tokenizerOf,
   type WrittenReply,
 } from "./recorded.fixture.ts";
-
-/** Models without a template, or whose template Hone cannot render, are named. */
-const named: Record<string, keyof typeof formats> = {
-  "Llama 4": "llama4",
-  "Phi-4-mini": "phi4",
-  "OLMo 3": "olmo3",
-  "Hermes 3": "qwen3",
-  "Seed-OSS": "seed_oss",
-};
 
 /** The same in Hone's form and in vLLM's. Marks that became text are dropped, since vLLM drops them in some places. */
 function comparable({ reasoning, content, calls }: Parts, dropped: readonly string[]) {

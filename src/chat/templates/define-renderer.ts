@@ -80,8 +80,6 @@ const readWith =
     return allOrProblem([found].flat().map((call) => callFromValue(call, ["arguments"])));
   };
 
-export const isRendererFile = (name: string) => /\.[cm]?[jt]s$/.test(name);
-
 /** @throws UserError if the file is missing or broken, or its default export is not a renderer */
 export async function loadRenderer(file: string): Promise<Renderer> {
   const key = `rollout_engine.renderer_name=${file}`;

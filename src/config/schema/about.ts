@@ -30,7 +30,11 @@ export interface About {
   aliases?: Readonly<Record<string, string>>;
   /** Known values of a key that also accepts others, such as the names of the user's own functions. */
   options?: readonly string[];
+  /** The value may also be the path of a module, which `isModulePath` recognizes. */
+  orModule?: boolean;
 }
+
+export const isModulePath = (name: string) => /\.[cm]?[jt]s$/.test(name);
 
 declare module "zod" {
   interface GlobalMeta extends About {}

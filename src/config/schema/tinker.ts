@@ -56,7 +56,7 @@ export const rolloutEngine = section({
     .describe(
       "How replies are parsed, for plain and hermes also how messages are written: a name, or a file that exports defineRenderer. null detects it from the model's own chat template.",
     )
-    .meta({ options: rendererNames }),
+    .meta({ options: rendererNames, orModule: true }),
   bypass_render_with_parser: off
     .describe("Has no effect: Hone has only one way to convert messages to tokens.")
     .meta({ neutral: [true], note: "It selects one of two renderers in rLLM." }),

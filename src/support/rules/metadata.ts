@@ -2,7 +2,7 @@
 import { splitEstimatorMap } from "../../algorithms/advantages/estimate-advantages.ts";
 import type { Rule, ScriptFacts } from "../../backends/rule.ts";
 import { configKeys } from "../../config/describe.ts";
-import type { About } from "../../config/schema/about.ts";
+import { type About, isModulePath } from "../../config/schema/about.ts";
 import type { Config } from "../../config/schema.ts";
 import { nearest } from "../../nearest.ts";
 
@@ -43,10 +43,12 @@ function rulesAbout(key: string, { backends, instead, later, options }: About): 
 
 /** The names in a key's values are those that are built in for `like`, and those of the script. */
 function named(key: string, like: string, namesIn: NamesIn): Rule {
-  const options = configKeys.get(like)?.about.options ?? [];
+  const { options = [], orModule = false } = configKeys.get(like)?.about ?? {};
   const known = (script: ScriptFacts | undefined) => [...options, ...(script ? (ownNames[like]?.(script) ?? []) : [])];
   const unknown = (value: unknown, names: readonly string[]) =>
-    namesIn(value).find((name): name is string => typeof name === "string" && !names.includes(name));
+    namesIn(value).find(
+      (name): name is string => typeof name === "string" && !names.includes(name) && !(orModule && isModulePath(name)),
+    );
   return {
     outcome: "invalid",
     keys: [key],

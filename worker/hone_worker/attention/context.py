@@ -36,6 +36,10 @@ class AttentionContext(Protocol):
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         """query `[T,H,D]`, key `[T,KH,D]`, value `[T,KH,Dv]` -> `[T,H,Dv]` in the dtype of the query."""
 
+    def see_ahead(self, since: Tensor) -> None:
+        """Called before the first `attend`. since `[T]`: the position from which on queries see each token. That is its own
+        position, or for the tokens of an image whose parts attend to each other, the first position of the image."""
+
 
 _current: AttentionContext | None = None
 _UNSET = object()

@@ -40,10 +40,19 @@ class Prefill(RecurrentContext):
         self._begin, self._end = begin, end
         self._masks: dict[int | None, Tensor] = {}
         self._places: Tensor | None = None
+        self._since: Tensor | None = None
         width = end - begin
         if any(length != width for length in self._lengths) and len(self._lengths) > 1:
             places = [row * width + torch.arange(length) for row, length in enumerate(self._lengths)]
             self._places = torch.cat(places).to(self._device)
+
+    def see_ahead(self, since: Tensor) -> None:
+        """Prompts that are read in parts are not divided within images, so that earlier keys are seen as usual."""
+        count, width = len(self._lengths), self._end - self._begin
+        if self._places is not None:
+            since = since.new_full((count * width,), self._end).index_copy_(0, self._places, since)
+        earlier = torch.arange(self._begin, device=self._device).expand(count, -1)
+        self._since = torch.cat([earlier, since.view(count, width)], 1)[:, None, None]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         query_rows, key_rows, value_rows = (self._unpack(part) for part in (query, key, value))
@@ -54,7 +63,7 @@ class Prefill(RecurrentContext):
         if window is not None and window >= self._end:
             window = None
         if spec.softcap is None and spec.sinks is None:
-            causal = window is None and self._begin == 0
+            causal = window is None and self._begin == 0 and self._since is None
             mask = None if causal else self._mask(window)
             grouped = query.shape[1] != key.shape[1]
             out = F.scaled_dot_product_attention(
@@ -86,11 +95,12 @@ class Prefill(RecurrentContext):
         return flat if self._places is None else flat.index_select(0, self._places)
 
     def _mask(self, window: int | None) -> Tensor:
-        """`[L, K]`: which keys each query sees."""
+        """`[L, K]`, or `[P, 1, L, K]` after `see_ahead`: which keys each query sees."""
         if window not in self._masks:
             positions = torch.arange(self._begin, self._end, device=self._device)
             distance = positions[:, None] - torch.arange(self._end, device=self._device)
-            self._masks[window] = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
+            seen = distance >= 0 if self._since is None else positions[:, None] >= self._since
+            self._masks[window] = seen if window is None else seen & (distance < window)
         return self._masks[window]
 
     def _explicit_attention(
@@ -107,7 +117,7 @@ class Prefill(RecurrentContext):
             scores = torch.matmul(query[:, :, part], keys.transpose(2, 3)).float() * spec.scaling
             if spec.softcap is not None:
                 scores = torch.tanh(scores / spec.softcap) * spec.softcap
-            weights = softmax_with_sinks(scores.masked_fill_(hidden[part], MASKED), spec.sinks)
+            weights = softmax_with_sinks(scores.masked_fill_(hidden[..., part, :], MASKED), spec.sinks)
             out.append(torch.matmul(weights.to(values.dtype), values))
         return torch.cat(out, 2)
 

@@ -1,5 +1,5 @@
 """Attention over packed rows of trees by torch's FlexAttention, which does not keep scores in memory. For CUDA: on a CPU it computes
-all scores, and torch refuses its backward."""
+all scores, and torch refuses its backward. Rows with images whose parts attend to each other use tiles."""
 
 import functools
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask
 
 from .context import AttentionSpec
-from .tree import Family, Span
+from .tree import Family, Span, Tree
 
 _BLOCK = 128
 """Tokens of a block. Blocks whose queries see none of their keys are skipped."""
@@ -31,8 +31,16 @@ class FlexTree:
         self._host = span, prompt, at
         self._span, self._prompt, self._at = (x.to(positions.device) for x in self._host)
         self._masks: dict[int | None, BlockMask] = {}
+        self._families, self._positions = families, positions
+        self._tiles: Tree | None = None
+
+    def see_ahead(self, since: Tensor) -> None:
+        self._tiles = Tree(self._families, self._positions)
+        self._tiles.see_ahead(since)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
+        if self._tiles is not None:
+            return self._tiles.attend(layer, query, key, value, spec)
         output, aux = _flex(query.device.type)(
             *(self._padded(x) for x in (query, key, value)),
             score_mod=None if spec.softcap is None else _soft_cap(spec.softcap, query.device),

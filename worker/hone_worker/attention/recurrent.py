@@ -156,6 +156,9 @@ class RecurrentRow:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         return self._inner.attend(layer, query, key, value, spec)
 
+    def see_ahead(self, since: Tensor) -> None:
+        self._inner.see_ahead(since)
+
     def mix(self, mixer: Mixer, run: Run, x: Tensor) -> Tensor:
         batches, order = self._plan(mixer.continues)
         outputs, states = [], []

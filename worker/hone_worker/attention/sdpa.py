@@ -1,5 +1,5 @@
 """Attention over packed rows of trees by torch's scaled dot-product attention, one span at a time, for Apple's GPUs. Layers with
-soft-caps or sinks use tiles."""
+soft-caps or sinks, and rows with images whose parts attend to each other, use tiles."""
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,14 @@ class SdpaTree:
     def __init__(self, families: list[Family], positions: Tensor):
         self._families = families
         self._tiles = Tree(families, positions)
+        self._by_tiles = False
+
+    def see_ahead(self, since: Tensor) -> None:
+        self._tiles.see_ahead(since)
+        self._by_tiles = True
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
-        if spec.softcap is not None or spec.sinks is not None:
+        if spec.softcap is not None or spec.sinks is not None or self._by_tiles:
             return self._tiles.attend(layer, query, key, value, spec)
         found: list[tuple[int, Tensor]] = []
         for family in self._families:

@@ -37,12 +37,15 @@ class _Rows:
 class Tile:
     """R segments of at most Lq queries, each of which sees a prefix of at most Lp keys and its own keys
     causally. `share` adjacent segments have the same prefix. Indices are tokens of the packed row; -1 is
-    padding."""
+    padding. `since`: as in AttentionContext.see_ahead."""
 
-    def __init__(self, queries: Tensor, keys: Tensor, prefix: int, share: int, positions: Tensor):
+    def __init__(
+        self, queries: Tensor, keys: Tensor, prefix: int, share: int, positions: Tensor, since: Tensor | None = None
+    ):
         self.queries, self.keys, self.prefix, self.share = queries, keys, prefix, share
         self.segments, self.num_queries, self.num_keys = queries.shape[0], queries.shape[1], keys.shape[1]
         self._at, self._to = positions[queries.clamp(min=0)], positions[keys.clamp(min=0)]
+        self._since = self._to if since is None else since[keys.clamp(min=0)]
         distance, visible = self._geometry()
         self._reach = int((distance * visible).max())
         self._biases: dict[int | None, Tensor] = {}
@@ -65,7 +68,7 @@ class Tile:
         """`[R,Lq,Lk]`: the distance from each query to each key, and whether the query sees it."""
         distance = self._at[:, :, None] - self._to[:, None, :]
         real = (self.keys >= 0)[:, None, :] & (self.queries >= 0)[:, :, None]
-        return distance, real & (distance >= 0)
+        return distance, real & (self._at[:, :, None] >= self._since[:, None, :])
 
     def rows(self, heads: int) -> _Rows:
         """The tile's rows if the packed row has `heads` heads."""

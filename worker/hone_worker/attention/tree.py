@@ -76,7 +76,11 @@ class Tree:
 
     def __init__(self, families: list[Family], positions: Tensor):
         self._families, self._positions = families, positions
+        self._since = positions
         self._tiles: list[Tile] | None = None
+
+    def see_ahead(self, since: Tensor) -> None:
+        self._since = since
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         if self._tiles is None:
@@ -92,28 +96,34 @@ class Tree:
             for family in self._families
         ]
         wanted = prompts + [bundle for bundle in branches if bundle.queries]
-        bundles = [part for bundle in wanted for part in _fit(bundle, limit)]
+        inside = (self._since < self._positions).tolist()
+        bundles = [part for bundle in wanted for part in _fit(bundle, limit, inside)]
         bundles.sort(
             key=lambda b: (b.prefix.length > 0, len(b.queries), b.own, b.prefix.length), reverse=True
         )
-        return [_tile(group, self._positions) for group in _grouped(bundles, limit)]
+        return [_tile(group, self._positions, self._since) for group in _grouped(bundles, limit)]
 
 
-def _fit(bundle: _Bundle, limit: int) -> Iterator[_Bundle]:
-    """Cuts a bundle, between its queries or within a long one, into parts of at most `limit` scores."""
+def _fit(bundle: _Bundle, limit: int, inside: list[bool]) -> Iterator[_Bundle]:
+    """Cuts a bundle, between its queries or within a long one, into parts of at most `limit` scores. `inside`: tokens before which
+    a query cannot be cut, because earlier ones see them."""
     keys = bundle.prefix.length + bundle.own
     if bundle.rows * keys * len(bundle.queries) <= limit:
         yield bundle
     elif len(bundle.queries) > 1:
         each = max(1, limit // (bundle.rows * keys))
         for i in range(0, len(bundle.queries), each):
-            yield from _fit(_Bundle(bundle.prefix, bundle.queries[i : i + each]), limit)
+            yield from _fit(_Bundle(bundle.prefix, bundle.queries[i : i + each]), limit, inside)
     else:
         span = bundle.queries[0].span
         step = max(1, limit // keys)
-        for first in range(0, span.length, step):
-            seen = Span(span.start, min(first + step, span.length))
-            yield _Bundle(bundle.prefix, (_Query(seen, first),))
+        first = 0
+        while first < span.length:
+            end = min(first + step, span.length)
+            while end < span.length and inside[span.start + end]:
+                end += 1
+            yield _Bundle(bundle.prefix, (_Query(Span(span.start, end), first),))
+            first = end
 
 
 def _grouped(bundles: list[_Bundle], limit: int) -> Iterator[list[_Bundle]]:
@@ -136,7 +146,7 @@ def _belongs(group: list[_Bundle], limit: int) -> bool:
     return padded <= limit and sum(b.scores for b in group) >= _MIN_FILLED * padded
 
 
-def _tile(group: list[_Bundle], positions: Tensor) -> Tile:
+def _tile(group: list[_Bundle], positions: Tensor, since: Tensor) -> Tile:
     share, rows = max(len(b.queries) for b in group), max(b.rows for b in group)
     prefix, own = max(b.prefix.length for b in group), max(b.own for b in group)
     queries = torch.full((len(group), share, rows), -1)
@@ -148,7 +158,7 @@ def _tile(group: list[_Bundle], positions: Tensor) -> Tile:
             queries[i, j, :length] = _range(span.start + query.first, length)
             keys[i, j, prefix : prefix + span.length] = _range(span.start, span.length)
     device = positions.device
-    return Tile(queries.flatten(0, 1).to(device), keys.flatten(0, 1).to(device), prefix, share, positions)
+    return Tile(queries.flatten(0, 1).to(device), keys.flatten(0, 1).to(device), prefix, share, positions, since)
 
 
 def _range(start: int, length: int) -> Tensor:

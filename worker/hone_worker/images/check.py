@@ -16,12 +16,6 @@ from .pictures import Pictures, Picture
 from .vision import Vision, vision_of
 
 
-_BOTH_DIRECTIONS = (
-    "the parts of an image attend to each other in both directions, which is not supported; "
-    "Qwen3-VL, InternVL and Mistral Small read images"
-)
-
-
 class Probe:
     """A text around an image, with the hidden states from transformers' own forward."""
 
@@ -36,11 +30,20 @@ class Probe:
         inputs = {name: value.to(device) for name, value in vision.inputs(self.image).items()}
         if "mm_token_type_ids" in inspect.signature(base.forward).parameters:
             inputs["mm_token_type_ids"] = (ids == vision.processor.token_id).int()
-        if "token_type_ids" in inspect.signature(base.forward).parameters:
-            raise UserMistake(_BOTH_DIRECTIONS)
+        if vision.sees_ahead:
+            _require_causal_text(base, torch.from_numpy(text.astype(np.int64)).to(device)[None])
+            inputs["token_type_ids"] = (ids == vision.processor.token_id).int()
         self.expected = hidden_states(base, input_ids=ids, use_cache=False, **inputs)
         if hasattr(base, "rope_deltas"):
             base.rope_deltas = None  # otherwise a later forward of text would use it
+
+
+def _require_causal_text(base: nn.Module, ids: Tensor) -> None:
+    """Raises UserMistake if tokens that do not belong to an image see later ones, as in PaliGemma."""
+    causal = base(input_ids=ids, use_cache=False).last_hidden_state.float()
+    found = base(input_ids=ids, use_cache=False, token_type_ids=torch.zeros_like(ids)).last_hidden_state.float()
+    if (found - causal).norm() > 0.1 * causal.norm():
+        raise UserMistake("the text of a prompt is read in both directions, which is not supported; Gemma 3 and Qwen3-VL read images")
 
 
 def hidden_states(forward: Callable[..., Any], **inputs: Tensor) -> tuple[Tensor, ...]:

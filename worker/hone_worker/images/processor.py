@@ -78,8 +78,8 @@ def _open(model_folder: Path, folder: Path, config: PreTrainedConfig, token: str
     classes = IMAGE_PROCESSOR_MAPPING_NAMES.get(kind)
     if isinstance(classes, dict) and "pil" not in classes:
         raise UserMistake(
-            f"transformers' image processor of {kind} needs torchvision, which Hone does not use",
-            "use a model of another family, such as Qwen3-VL",
+            f"transformers' image processor of {kind} needs torchvision, which Hone does not use; Qwen3-VL and SmolVLM read images",
+            "use one of these models",
         )
     pixels = AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(model_folder, trust_remote_code=False, local_files_only=True)

@@ -40,6 +40,8 @@ class Vision:
         self.counters = {"images/features_computed": 0, "images/features_reused": 0}
         self._base = base
         self._accepted = set(inspect.signature(base.get_image_features).parameters)
+        self.sees_ahead = "token_type_ids" in inspect.signature(base.forward).parameters
+        """Whether the parts of an image attend to each other in both directions."""
         self._inputs: Recent[dict[str, Tensor]] = Recent(_CACHE_BYTES)
         self._features: Recent[Tensor] = Recent(_CACHE_BYTES)
 
@@ -81,6 +83,18 @@ class Vision:
         for piece in pieces:
             own = self.positions(piece.ids, piece.pictures)[:, piece.begin : piece.end]
             found[:, piece.start : piece.start + own.shape[1]] = own.to(found.device)
+        return found
+
+    def since(self, pieces: Sequence[Piece], positions: Tensor) -> Tensor:
+        """AttentionContext.see_ahead's `[T]` of a row that does not divide images. positions `[T]`: of its tokens."""
+        found = positions.clone()
+        for piece in pieces:
+            for picture in piece.pictures:
+                for run in np.split(picture.image.places, np.flatnonzero(np.diff(picture.image.places) > 1) + 1):
+                    first = picture.at + int(run[0])
+                    if piece.begin <= first < piece.end:
+                        start = first - piece.begin + piece.start
+                        found[start : start + len(run)] = first
         return found
 
     def shift(self, ids: np.ndarray, pictures: Pictures) -> int:

@@ -121,7 +121,7 @@ def find_members(body: nn.Module, prefix: str, run: Callable[[], object]) -> lis
     named = {
         module: prefix + name
         for name, module in body.named_modules()
-        if type(module) in (nn.Linear, Conv1D) and not _is_router(name)
+        if _is_linear(module) and not _is_router(name)
     }
     seen: list[tuple[Tensor, nn.Module]] = []  # keeps the tensors alive, so that ids stay unique
     hooks = [m.register_forward_pre_hook(lambda m, inputs: seen.append((inputs[0], m))) for m in named]
@@ -145,6 +145,18 @@ def find_members(body: nn.Module, prefix: str, run: Callable[[], object]) -> lis
             groups += [[m] for m in dict.fromkeys(modules) if not any(m in group for group in groups)]
     groups += [[m] for m, name in named.items() if m not in calls and "experts" in name]
     return [[Member(named[m], m, _kind(named[m])) for m in group] for group in groups]
+
+
+@torch.no_grad()
+def _is_linear(module: nn.Module) -> bool:
+    """Also a subclass that computes the same, such as Falcon's."""
+    if type(module) in (nn.Linear, Conv1D) or not isinstance(module, nn.Linear):
+        return type(module) in (nn.Linear, Conv1D)
+    try:
+        probe = torch.linspace(-1, 1, module.in_features).to(module.weight)[None]
+        return torch.allclose(module(probe), F.linear(probe, module.weight, module.bias), rtol=1e-2, atol=1e-2)
+    except Exception:  # noqa: BLE001 - a quantized layer can fail in any way
+        return False
 
 
 def _is_router(name: str) -> bool:

@@ -94,11 +94,13 @@ class LanguageModel(PlainModel):
         features = self.vision.features(placed.images)[placed.features].to(embedded.dtype)
         first, *deeper = features.split(embedded.shape[-1], -1)
         filled = embedded.flatten(0, 1).index_copy(0, placed.places, first)
+        at = torch.zeros(ids.numel(), dtype=torch.bool, device=self.device).index_fill_(0, placed.places, True).view(ids.shape)
+        if self.vision.sees_ahead and self.attention == "padded":
+            given["token_type_ids"] = at.int()
         if deeper:
             order = placed.places.argsort()
-            at = torch.zeros(ids.numel(), dtype=torch.bool, device=self.device).index_fill_(0, placed.places, True)
             given["deeper"] = {
-                "visual_pos_masks": at.view(ids.shape),
+                "visual_pos_masks": at,
                 "deepstack_visual_embeds": [layer[order] for layer in deeper],
             }
         return {"inputs_embeds": filled.view(embedded.shape), **given}
@@ -112,6 +114,8 @@ class LanguageModel(PlainModel):
         self, context: AttentionContext, ids: Tensor, positions: Tensor, pieces: Sequence[Piece] = ()
     ) -> Tensor:
         """Last hidden states `[T,D]` of one packed row of ids `[T]` at positions `[T]`."""
+        if pieces and self.vision.sees_ahead:
+            context.see_ahead(self.vision.since(pieces, positions))
         with use(context):
             return self._body(**self.inputs(ids[None], positions[None], pieces))[0]
 

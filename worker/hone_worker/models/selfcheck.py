@@ -127,7 +127,10 @@ def why_images_differ(model, probe: "Probe") -> str | None:
         piece = Piece(probe.ids, probe.pictures, 0, len(ids), 0)
         inputs = model.inputs(ids[None], torch.arange(len(ids), device=model.device)[None], [piece])
         is_packed = model.attention == "packed"
-        with use(causal_row(model, len(ids))) if is_packed else nullcontext():
+        context = causal_row(model, len(ids)) if is_packed else None
+        if context is not None and model.vision.sees_ahead:
+            context.see_ahead(model.vision.since([piece], torch.arange(len(ids), device=model.device)))
+        with use(context) if context is not None else nullcontext():
             mask = {} if is_packed else {"attention_mask": torch.ones_like(ids)[None]}
             found = hidden_states(model.run_body, **inputs, **mask)
     except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way

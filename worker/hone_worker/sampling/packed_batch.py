@@ -218,8 +218,10 @@ class PackedBatch:
     ) -> None:
         scores = []
         step = self.prefill_tokens if all(mixer.continues for mixer in self._model.mixers) else len(ids)
-        for begin in range(0, len(ids), step):
-            end = min(begin + step, len(ids))
+        end = 0
+        while end < len(ids):
+            begin, end = end, min(end + step, len(ids))
+            end = next((picture.end for picture in prompt.pictures if picture.at < end < picture.end), end)
             context.advance(begin, end)
             part = [replace(piece, begin=begin, end=end) for piece in pieces]
             hidden = self._model.hidden(context, ids[begin:end], positions[begin:end], part)

@@ -126,7 +126,7 @@ class _Part:
     ids: np.ndarray
     """`Sequences.identity`"""
     first: int
-    """The place of the first output."""
+    """The place after the first output."""
 
 
 @dataclass
@@ -219,7 +219,17 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
 
 def _part(sequences: Sequences, s: int) -> _Part | None:
     places = sequences.places(s)
-    return _Part(sequences.identity(s)[: places[-1] + 1], int(places[0])) if len(places) > 0 else None
+    if len(places) == 0:
+        return None
+    ids = sequences.identity(s)
+    return _Part(ids[: after_image(ids, int(places[-1]) + 1)], after_image(ids, int(places[0]) + 1))
+
+
+def after_image(ids: np.ndarray, cut: int) -> int:
+    """`cut`, or the end of the images that it would divide. Their parts may attend to each other. `ids`: `Sequences.identity`."""
+    while 0 < cut < len(ids) and ids[cut - 1] < 0 and ids[cut] < 0:
+        cut += 1
+    return cut
 
 
 def _families(parts: dict[int, _Part]) -> list[tuple[int, list[int]]]:
@@ -231,7 +241,7 @@ def _families(parts: dict[int, _Part]) -> list[tuple[int, list[int]]]:
     for place, s in enumerate(order):
         following = parts[order[place + 1]].ids if place + 1 < len(order) else parts[s].ids[:0]
         common = _common(parts[s].ids, following)
-        closed = _Shared(len(parts[s].ids), [s], [(parts[s].first + 1, [s])], 0)
+        closed = _Shared(len(parts[s].ids), [s], [(parts[s].first, [s])], 0)
         while open_[-1].prefix > common:
             parent = open_.pop()
             parent.join(closed)
@@ -247,7 +257,10 @@ def _families(parts: dict[int, _Part]) -> list[tuple[int, list[int]]]:
 
 
 def _common(left: np.ndarray, right: np.ndarray) -> int:
-    """The length of the common prefix."""
+    """The length of the common prefix, which does not end within images."""
     length = min(len(left), len(right))
     differing = np.flatnonzero(left[:length] != right[:length])
-    return int(differing[0]) if len(differing) > 0 else length
+    common = int(differing[0]) if len(differing) > 0 else length
+    while 0 < common < length and left[common - 1] < 0 and (left[common] < 0 or right[common] < 0):
+        common -= 1
+    return common

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from ..images.pictures import Piece
 from ..models.model import LanguageModel
-from .packing import Sequences
+from .packing import Sequences, after_image
 
 
 def plan_padded(sequences: Sequences, indices: list[int], budget: int) -> list[list[int]]:
     """Micro-batches of at most `budget` tokens including padding, of similar lengths. Omits sequences without
     outputs."""
-    lengths = {s: int(places[-1]) + 1 for s in indices if len(places := sequences.places(s))}
+    lengths = {s: _length(sequences, s) for s in indices if len(sequences.places(s))}
     batches: list[list[int]] = []
     longest = 0
     for s in sorted(lengths, key=lambda s: -lengths[s]):
@@ -43,13 +43,18 @@ class PaddedRows:
 def padded_rows(sequences: Sequences, indices: list[int], multiple: int = 1) -> PaddedRows:
     """Rows up to the sequences' last outputs. L is a multiple of `multiple`."""
     places = [sequences.places(s) for s in indices]
-    lengths = np.array([int(at[-1]) + 1 for at in places])
+    lengths = np.array([_length(sequences, s) for s in indices])
     ids = np.zeros((len(indices), -(-int(lengths.max()) // multiple) * multiple), np.int64)
     for row, (s, length) in enumerate(zip(indices, lengths)):
         ids[row, :length] = sequences.ids(s)[:length]
     sources = np.concatenate([row * ids.shape[1] + at for row, at in enumerate(places)])
     targets = np.concatenate([sequences.wanted(s) for s in indices]).astype(np.int64)
     return PaddedRows(ids, lengths, sources, targets)
+
+
+def _length(sequences: Sequences, s: int) -> int:
+    """What must be computed of a sequence: up to its last output, and the whole image around that."""
+    return after_image(sequences.identity(s), int(sequences.places(s)[-1]) + 1)
 
 
 def pieces_of(sequences: Sequences, indices: list[int], rows: PaddedRows) -> list[Piece]:

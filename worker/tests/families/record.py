@@ -1,4 +1,4 @@
-"""The measured rows, in record.json."""
+"""The measurements, in record.json. Each program that measures writes its own part."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,10 @@ from typing import Any
 RECORD = Path(__file__).with_name("record.json")
 
 
-def read() -> dict[str, list[dict[str, Any]]]:
+def read() -> dict[str, Any]:
     return json.loads(RECORD.read_text())
 
 
-def write(rows: dict[str, list[dict[str, Any]]]) -> None:
-    RECORD.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
+def write(**parts: Any) -> None:
+    """Replaces these parts."""
+    RECORD.write_text(json.dumps(read() | parts, indent=1, sort_keys=True) + "\n")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import transformers as hf
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import logging
 
 VOCABULARY = 96
 _SIZES: dict[str, Any] = dict(
@@ -68,6 +69,9 @@ class Family:
     """Beyond the common sizes."""
     without: tuple[str, ...] = ()
     """Common sizes that the configuration does not accept."""
+    steps: float = 2e-4
+    """The largest difference between log-probabilities of sampled tokens and of a forward of the whole row. In some recurrent layers,
+    steps round differently; with a wrong state, the difference is 0.1 and more."""
 
 
 TEXT: tuple[Family, ...] = (
@@ -128,7 +132,7 @@ TEXT: tuple[Family, ...] = (
     Family("Nemotron-H, Nemotron 3", "nemotron_h", dict(
         num_hidden_layers=4, layers_block_type=["linear_attention", "mlp", "full_attention", "moe"],
         mamba_num_heads=8, mamba_head_dim=16, ssm_state_size=8, n_groups=2, chunk_size=16,
-        moe_shared_expert_intermediate_size=32, moe_latent_size=None)),
+        moe_shared_expert_intermediate_size=32, moe_latent_size=None), steps=1e-3),
     Family("SmolLM3", "smollm3", dict(num_hidden_layers=4, no_rope_layers=[1, 0, 1, 0], layer_types=["full_attention"] * 4)),
     Family("Mamba", "mamba", dict(state_size=8, time_step_rank=4)),
     Family("Mamba 2 and Codestral Mamba", "mamba2", dict(num_heads=8, head_dim=16, state_size=8, n_groups=2, chunk_size=16)),
@@ -140,7 +144,7 @@ TEXT: tuple[Family, ...] = (
         attn_layer_offset=1, attn_layer_period=2, mamba_d_state=8, mamba_dt_rank=4, use_mamba_kernels=False)),
     Family("Zamba 2", "zamba2", dict(
         num_hidden_layers=3, layers_block_type=["linear_attention", "hybrid", "linear_attention"], attention_head_dim=32,
-        mamba_d_state=8, mamba_headdim=16, n_mamba_heads=8, mamba_ngroups=1, chunk_size=16, num_mem_blocks=1)),
+        mamba_d_state=8, mamba_headdim=16, n_mamba_heads=8, mamba_ngroups=1, chunk_size=16, num_mem_blocks=1), steps=1e-3),
     Family("RecurrentGemma", "recurrent_gemma", dict(
         num_hidden_layers=3, lru_width=64, attention_window_size=6, block_types=["recurrent", "recurrent", "attention"])),
     Family("Cohere Command R", "cohere", dict(logit_scale=0.25)),
@@ -170,7 +174,7 @@ TEXT: tuple[Family, ...] = (
     Family("Solar Open", "solar_open"),
     Family("dots.llm1", "dots1", dict(layer_types=_SLIDING)),
     Family("Code World Model", "cwm", dict(layer_types=_SLIDING)),
-    Family("MiniCPM 3", "minicpm3", dict(num_key_value_heads=4), _NO_HEAD_DIM),
+    Family("MiniCPM 3", "minicpm3", dict(num_key_value_heads=4, dim_model_base=16), _NO_HEAD_DIM),
     Family("StableLM", "stablelm"),
     Family("GPT-2", "gpt2"),
     Family("GPT-NeoX, Pythia", "gpt_neox"),
@@ -194,23 +198,31 @@ def _has(config: hf.PreTrainedConfig, name: str) -> bool:
         return True
 
 
-def build(family: Family, directory: Path) -> Path:
-    """A model folder with random weights that are large enough for a wrong mask, position or state to show."""
+def build(family: Family, directory: Path, embedding: float = 1.0) -> Path:
+    """A model folder with random weights that are large enough for a wrong mask, position or state to show.
+    `embedding`: the standard deviation of embeddings. With 1, a model whose head is its embedding nearly always repeats tokens."""
     torch.manual_seed(sum(map(ord, family.kind)))
     model = hf.AutoModelForCausalLM.from_config(configuration(family), dtype=torch.float32)
-    spread(model)
+    spread(model, embedding)
     folder = directory / family.kind
     model.save_pretrained(folder)
     return folder
 
 
 @torch.no_grad()
-def spread(model: torch.nn.Module) -> None:
+def spread(model: torch.nn.Module, embedding: float = 1.0) -> None:
     """Gives matrices unit gain, and moves all vectors away from their defaults."""
     for name, weight in model.named_parameters():
         if name.endswith("dt_bias"):  # as in trained models: long steps lose precision in sums over a chunk
             weight.normal_(mean=-4, std=0.5)
         elif weight.ndim >= 2:
-            weight.normal_(std=weight.shape[-1] ** -0.5 if "embed" not in name else 1.0)
+            weight.normal_(std=weight.shape[-1] ** -0.5 if "embed" not in name else embedding)
         else:
             weight.add_(torch.randn_like(weight) * 0.1)
+
+
+def quiet() -> None:
+    """Tiny models gain nothing from threads, and warnings are not about them."""
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
