@@ -6,7 +6,8 @@ import { readDocument } from "./site-map.ts";
 
 const inside = (folder: string) =>
   readdirSync(join(packageRoot, folder), { recursive: true, encoding: "utf8" })
-    .filter((name) => name.endsWith(".md"))
+    // Other Markdown of an example is part of it, such as an agent's prompt.
+    .filter((name) => (folder === "examples" ? /^[^/\\]+[/\\]README\.md$/ : /\.md$/).test(name))
     .map((name) => `${folder}/${name.replaceAll("\\", "/")}`)
     .sort();
 
