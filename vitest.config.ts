@@ -66,7 +66,8 @@ export default defineConfig({
           globalSetup: "./scripts/maintain/shared-models.ts",
           testTimeout: 600_000,
           hookTimeout: 600_000,
-          maxWorkers: 3,
+          // Some wait for timers and programs.
+          maxWorkers: availableParallelism() + 2,
         },
       },
     ],

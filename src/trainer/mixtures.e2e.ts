@@ -12,6 +12,7 @@ import { train } from "./train.ts";
 const root = temporaryFolder("mixtures");
 
 beforeAll(async () => {
+  if (!nightly) return;
   await makeTinyMixture(join(root, "model"));
 });
 
@@ -76,7 +77,7 @@ const balance = "engine/train/router_aux_loss";
 const changedExperts = (weights: Map<string, number>) =>
   [...weights].filter(([name, largest]) => /experts.*lora_B/.test(name) && largest > 0).length;
 
-test("experts are trained, with a replayed routing and the auxiliary loss", async () => {
+test.runIf(nightly)("experts are trained, with a replayed routing and the auxiliary loss", async () => {
   const { metrics, weights } = await trained("all", { experts: true, replay: "R2", weight: 0.01 });
   for (const step of metrics) expect(step[balance]).toBeGreaterThan(0);
   // Two layers with two matrices each.

@@ -102,8 +102,9 @@ def test_a_reward_model_has_no_output_layer(tmp_path):
     assert plan.working == pytest.approx(peak_of(lambda: model.score(tokens, offsets)), rel=0.15)
 
 
+@pytest.mark.skipif(not os.environ.get("HONE_NIGHTLY"), reason="two processes for each of 16 cases")
 def test_the_plan_of_two_processes_is_what_each_allocates(tmp_path):
-    chosen = CASES if os.environ.get("HONE_NIGHTLY") else [CASES[2], CASES[5]]
+    chosen = CASES
     configs = {kind: save(kind, tmp_path / kind) for kind in {kind for kind, *_ in chosen}}
     cases = [
         {"sharding": "fsdp", "adapter": adapter, "dtype": dtype, "checkpointing": recomputes, "tokens": TOKENS, "folder": str(tmp_path / kind)}
