@@ -67,7 +67,7 @@ export default defineConfig({
           testTimeout: 600_000,
           hookTimeout: 600_000,
           // Some wait for timers and programs.
-          maxWorkers: availableParallelism() + 2,
+          maxWorkers: availableParallelism() + 1,
         },
       },
     ],
