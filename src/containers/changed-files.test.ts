@@ -2,9 +2,10 @@ import { expect, test } from "vitest";
 import { readDiff } from "./changed-files.ts";
 
 test("files, without their folders, caches and the folders that are not the agent's", () => {
-  const diff = `C /root
-A /root/.cache
-A /root/.cache/pip
+  const diff = `C /home
+C /home/agent
+A /home/agent/.cache
+A /home/agent/.cache/pip
 C /app
 A /app/a b.txt
 C /app/main.py
