@@ -93,6 +93,7 @@ export const distill = section({
     base_url: optionalText.describe(`${sameAs} distillation.teacher_models: the teacher's address.`),
     api_key: optionalText
       .describe("The key of the teacher's server.")
+      // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
       .meta({ secret: true, note: "The key is not saved with a run; set it as ${oc.env:NAME}." }),
   }),
 });
