@@ -1,4 +1,5 @@
 /** Direct preference optimization: the trainer's loop with pairs instead of rollouts. */
+import { isDeepStrictEqual } from "node:util";
 import { type PreferenceOptions, preferenceLoss } from "../algorithms/supervised/preference-loss.ts";
 import type { Learner } from "../backends/engine.ts";
 import { takeTasks } from "../data/sampler.ts";
@@ -13,7 +14,7 @@ import type { TrainingBatch } from "../trajectories/types.ts";
 import { type SourceOptions, sourceExperiment } from "./experiment.ts";
 import { checkRows, type GivenRow, lengthLimit, limited, ofRow, toStepInput } from "./given-rows.ts";
 import { readPair } from "./read-pair.ts";
-import { rowSteps } from "./row-steps.ts";
+import { checkExample, rowSteps } from "./row-steps.ts";
 import { takeSteps } from "./take-steps.ts";
 
 /**
@@ -49,7 +50,13 @@ const pairs = (validation: Dataset<unknown> | undefined): SourceKind => ({
         if (both.every(({ dropped }) => dropped === 0)) throw new UserError("a reply of the pair is empty");
         return { task, trajectories: [], cut: 0, dropped: 1 };
       });
-    for (const dataset of [parts.tasks, validation]) if (dataset) await checkRows(dataset, limit, read, give);
+    const check = async (task: Task) => {
+      const { chosen, rejected } = read(task);
+      for (const reply of [chosen, rejected]) await checkExample(reply, parts, "all_assistant_messages");
+      return isDeepStrictEqual(chosen, rejected) ? "have equal replies, which teach nothing" : undefined;
+    };
+    for (const dataset of [parts.tasks, validation])
+      if (dataset) await checkRows(dataset, limit, check, give, parts.warn);
 
     const inputOf = async (tasks: readonly Task[], epoch: number): Promise<StepInput> => {
       const input = toStepInput(await Promise.all(tasks.map(give)), epoch, limit.most);

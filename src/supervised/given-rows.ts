@@ -27,20 +27,29 @@ export async function ofRow<T>({ origin }: Task, work: () => Promise<T> | T): Pr
 /**
  * Checks every row before the run starts, so that an invalid row 70,000 does not stop it overnight. If long rows are
  * refused, those that may be too long are encoded.
+ *
+ * @param check returns what is strange about the row, in the plural, or undefined
  */
 export async function checkRows(
   dataset: Dataset<unknown>,
   { truncation, most }: LengthLimit,
-  read: (task: Task) => unknown,
+  check: (task: Task) => Promise<string | undefined>,
   encode: (task: Task) => Promise<unknown>,
+  warn: (text: string) => void,
 ): Promise<void> {
+  const strange = new Map<string, { count: number; first: string }>();
   for (let index = 0; index < dataset.size; index++) {
     const task = dataset.task(index);
-    await ofRow(task, () => read(task));
+    const why = await ofRow(task, () => check(task));
+    if (why !== undefined) {
+      const { count, first } = strange.get(why) ?? { count: 0, first: task.origin };
+      strange.set(why, { count: count + 1, first });
+    }
     // A token is at least one byte; a template writes less than half of the text.
     const mayBeLong = truncation === "error" && JSON.stringify(task.row).length > most / 2;
     if (mayBeLong) await ofRow(task, () => encode(task));
   }
+  for (const [why, { count, first }] of strange) warn(`${count} of ${dataset.size} rows ${why}; the first is ${first}`);
 }
 
 /** A trajectory of given steps, by its role. */

@@ -2,7 +2,7 @@
 import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../errors.ts";
 import { isObject } from "../is-object.ts";
-import { asMessages, type Example, listOf, readMessages, readTools } from "./read-row.ts";
+import { asMessages, type Example, imagesOf, readMessages, readTools, requireNoImages } from "./read-row.ts";
 
 /** The same context with a better and a worse continuation, of which only that is learned. */
 export interface Pair {
@@ -32,6 +32,7 @@ export function readPair(row: unknown, at: string): Pair {
   }
   const { prompt = "", chosen, rejected } = row;
   if (typeof prompt === "string" && typeof chosen === "string" && typeof rejected === "string") {
+    requireNoImages(row, at);
     const shared = prompt === "" ? sharedText(chosen, rejected) : "";
     const text = (reply: string): Example => ({
       kind: "text",
@@ -51,23 +52,28 @@ function sharedText(left: string, right: string): string {
 }
 
 function readConversations(row: Row, at: string, [context, better, worse]: [string, string, string]): Pair {
-  const messagesOf = (value: unknown, role: string, name: string) => {
-    const given = listOf(asMessages(value, role), `${at}: ${name}`);
-    return given.length === 0 ? [] : readMessages(given, `${at}: ${name}`);
+  const messagesOf = (value: unknown, role: string, name: string, images: readonly unknown[]) => {
+    const given = asMessages(value, role);
+    if (!Array.isArray(given)) throw new UserError(`${at}: ${name} must be text or a list of messages`);
+    return given.length === 0 && images.length === 0 ? [] : readMessages(given, `${at}: ${name}`, images);
   };
-  const before = messagesOf(row.prompt, "user", context);
-  let chosen = messagesOf(row.chosen, "assistant", better);
-  let rejected = messagesOf(row.rejected, "assistant", worse);
-  if (before.length === 0) {
+  const images = imagesOf(row, at);
+  const isImplicit = Array.isArray(row.prompt) && row.prompt.length === 0;
+  const [early, late] = isImplicit ? [[], images] : [images, []];
+  const before = messagesOf(row.prompt, "user", context, early);
+  let chosen = messagesOf(row.chosen, "assistant", better, late);
+  let rejected = messagesOf(row.rejected, "assistant", worse, late);
+  if (isImplicit) {
     let same = 0;
     while (same < chosen.length - 1 && isDeepStrictEqual(chosen[same], rejected[same])) same++;
     before.push(...chosen.slice(0, same));
     [chosen, rejected] = [chosen.slice(same), rejected.slice(same)];
+    if (same === 0) throw new UserError(`${at}: ${better} and ${worse} do not begin with the same prompt`);
   }
   const tools = readTools(row, at);
   const prompt = before.map((message) => (message.role === "assistant" ? { ...message, weight: 0 } : message));
   const example = (reply: typeof chosen, name: string): Example => {
-    if (!reply.some(({ role }) => role === "assistant"))
+    if (!reply.some(({ role, weight }) => role === "assistant" && weight !== 0))
       throw new UserError(`${at}: ${name} has no message of the assistant`);
     return { kind: "chat", messages: [...prompt, ...reply], tools };
   };

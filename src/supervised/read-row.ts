@@ -3,6 +3,7 @@ import type { ChatMessage, Content, ImagePart, TextPart, ToolCall, ToolDefinitio
 import { UserError } from "../errors.ts";
 import type { ImageSource } from "../images/types.ts";
 import { isObject } from "../is-object.ts";
+import { own } from "../own.ts";
 
 /** What a row teaches. */
 export type Example =
@@ -27,12 +28,18 @@ type Row = Readonly<Record<string, unknown>>;
 export function readRow(row: unknown, at: string): Example {
   if (Array.isArray(row)) return chat(readMessages(row, at), []);
   if (!isObject(row)) throw new UserError(`${at}: the row is not an object with columns`);
+  refuseOthers(row, { functions: "tools", completion_mask: "labels", assistant_masks: "labels" }, `${at}: `);
   const has = (name: string) => row[name] !== undefined && row[name] !== null;
-  if (has("messages")) return chat(readMessages(row.messages, `${at}: messages`, imagesOf(row)), readTools(row, at));
+  if (has("messages"))
+    return chat(readMessages(row.messages, `${at}: messages`, imagesOf(row, at)), readTools(row, at));
   if (has("conversations")) return chat(readShareGpt(row, at), readTools(row, at));
   if (has("prompt") && has("completion")) return readPrompted(row, at);
   if (has("instruction")) return chat(readAlpaca(row, at), readTools(row, at));
-  if (has("text")) return { kind: "text", prompt: "", text: textOf(row.text, `${at}: text`) };
+  if (has("text")) {
+    requireNoImages(row, at);
+    if (row.text === "") throw new UserError(`${at}: text is empty`);
+    return { kind: "text", prompt: "", text: textOf(row.text, `${at}: text`) };
+  }
   if (has("input_ids")) return readTokens(row, at);
   throw new UserError(
     `${at}: a row needs messages, conversations, prompt and completion, instruction, text or input_ids; it has ${Object.keys(row).join(", ") || "no columns"}`,
@@ -42,14 +49,30 @@ export function readRow(row: unknown, at: string): Example {
   );
 }
 
+/** Other systems' columns and keys that say what is learned, and Hone's. If they were ignored, something else would be learned. */
+function refuseOthers(given: Row, others: Readonly<Record<string, string>>, at: string): void {
+  for (const [name, instead] of Object.entries(others)) {
+    if (given[name] != null) throw new UserError(`${at}${name} is not supported`, { hint: `write ${instead}` });
+  }
+}
+
+/** Text contains no place for an image. */
+export function requireNoImages(row: Row, at: string): void {
+  if (imagesOf(row, at).length > 0) throw new UserError(`${at}: images need messages with parts of type image`);
+}
+
 function chat(messages: readonly RowMessage[], tools: readonly ToolDefinition[]): Example {
   return { kind: "chat", messages, tools };
 }
 
 function readPrompted(row: Row, at: string): Example {
   const { prompt, completion } = row;
-  if (typeof prompt === "string" && typeof completion === "string") return { kind: "text", prompt, text: completion };
-  const context = readMessages(asMessages(prompt, "user"), `${at}: prompt`, imagesOf(row)).map((message) =>
+  if (typeof prompt === "string" && typeof completion === "string") {
+    requireNoImages(row, at);
+    if (prompt === "" && completion === "") throw new UserError(`${at}: prompt and completion are empty`);
+    return { kind: "text", prompt, text: completion };
+  }
+  const context = readMessages(asMessages(prompt, "user"), `${at}: prompt`, imagesOf(row, at)).map((message) =>
     message.role === "assistant" ? { ...message, weight: 0 } : message,
   );
   const reply = readMessages(asMessages(completion, "assistant"), `${at}: completion`);
@@ -98,46 +121,47 @@ const shareGptRoles: Readonly<Record<string, ChatMessage["role"]>> = {
 };
 
 function readShareGpt(row: Row, at: string): RowMessage[] {
-  const system = row.system == null || row.system === "" ? [] : [{ role: "system", content: row.system }];
   const turns = listOf(row.conversations, `${at}: conversations`).map((turn, index) => {
     const where = `${at}: conversations[${index}]`;
     if (!isObject(turn)) throw new UserError(`${where} is not an object`);
     // Some data sets write OpenAI's keys here.
     const { from = turn.role, value = turn.content, ...others } = turn;
-    const role = shareGptRoles[String(from)];
+    const role = own(shareGptRoles, String(from));
     if (role === undefined) {
       throw new UserError(
         `${where}.from is ${JSON.stringify(from)}; it must be ${Object.keys(shareGptRoles).join(", ")}`,
       );
     }
+    if (value == null && turn.tool_calls == null) throw new UserError(`${where}.value is missing`);
     if (from !== "function_call") return { ...others, role, content: value };
     const calls = [parseJson(value, `${where}.value`)].flat();
     return { ...others, role, content: "", tool_calls: calls.map((call) => ({ function: call })) };
   });
-  return readMessages([...system, ...turns], `${at}: conversations`, imagesOf(row));
+  return [...readSystem(row, at), ...readMessages(turns, `${at}: conversations`, imagesOf(row, at))];
 }
+
+const readSystem = ({ system }: Row, at: string): RowMessage[] =>
+  system == null || system === "" ? [] : [{ role: "system", content: textOf(system, `${at}: system`) }];
 
 /** A message of history is a pair of instruction and reply. */
 function readAlpaca(row: Row, at: string): RowMessage[] {
-  const { instruction, input, output, system } = row;
+  const { instruction, input, output } = row;
   const query = [instruction, input]
     .filter((part) => part != null && part !== "")
     .map((part) => textOf(part, `${at}: instruction and input`));
   const history = row.history == null ? [] : listOf(row.history, `${at}: history`);
   const turns = history.flatMap((turn, index) => {
-    const [asked, answered] = listOf(turn, `${at}: history[${index}]`);
-    return [
-      { role: "user", content: asked },
-      { role: "assistant", content: answered },
-    ];
+    const where = `${at}: history[${index}]`;
+    const pair = listOf(turn, where);
+    if (pair.length !== 2) throw new UserError(`${where} must be an instruction and its reply`);
+    return pair.map((text, place) => ({ role: place === 0 ? "user" : "assistant", content: textOf(text, where) }));
   });
   const messages = [
-    ...(system == null || system === "" ? [] : [{ role: "system", content: system }]),
     ...turns,
     { role: "user", content: query.join("\n") },
     { role: "assistant", content: textOf(output, `${at}: output`) },
   ];
-  return readMessages(messages, at, imagesOf(row));
+  return [...readSystem(row, at), ...readMessages(messages, at, imagesOf(row, at))];
 }
 
 const roles = ["system", "user", "assistant", "tool"] as const;
@@ -161,12 +185,15 @@ export function readMessages(value: unknown, at: string, images: readonly unknow
 
 function readMessage(given: unknown, at: string, images: unknown[]): RowMessage {
   if (!isObject(given)) throw new UserError(`${at} is not a message`);
+  refuseOthers(given, { function_call: "tool_calls" }, `${at}.`);
   // Later names of the same roles.
   const named = given.role === "developer" ? "system" : given.role === "function" ? "tool" : given.role;
   const role = roles.find((one) => one === named);
   if (role === undefined)
     throw new UserError(`${at}.role is ${JSON.stringify(given.role)}; it must be ${roles.join(", ")}`);
   const calls = given.tool_calls == null ? [] : listOf(given.tool_calls, `${at}.tool_calls`);
+  if (calls.length > 0 && role !== "assistant")
+    throw new UserError(`${at}.tool_calls: only an assistant's message has tool calls`);
   if (given.content == null && calls.length === 0) throw new UserError(`${at}.content is missing`);
   const message: RowMessage = { role, content: readContent(given.content ?? "", `${at}.content`, images) };
   const reasoning = given.reasoning_content ?? given.reasoning ?? given.thinking;
@@ -190,10 +217,11 @@ function readWeight(weight: unknown, role: string, at: string): number {
 }
 
 function readContent(content: unknown, at: string, images: unknown[]): Content {
-  if (typeof content === "string") return content;
-  const parts = listOf(content, at).map((part, index): TextPart | ImagePart => {
+  if (typeof content === "string") return textOf(content, at);
+  if (!Array.isArray(content)) throw new UserError(`${at} must be text or a list of parts`);
+  const parts = content.map((part, index): TextPart | ImagePart => {
     const where = `${at}[${index}]`;
-    if (typeof part === "string") return { type: "text", text: part };
+    if (typeof part === "string") return { type: "text", text: textOf(part, where) };
     if (!isObject(part)) throw new UserError(`${where} is not a part of a message`);
     if (part.type === "text") return { type: "text", text: textOf(part.text, `${where}.text`) };
     if (part.type === "image" || part.type === "image_url")
@@ -212,8 +240,8 @@ function imageOf(part: Row, at: string, images: unknown[]): ImageSource {
   });
 }
 
-const imagesOf = ({ images, image }: Row): readonly unknown[] =>
-  Array.isArray(images) ? images : image == null ? [] : [image];
+export const imagesOf = ({ images, image }: Row, at: string): readonly unknown[] =>
+  images != null ? listOf(images, `${at}: images`) : image == null ? [] : [image];
 
 function readToolCall(given: unknown, at: string, index: number): ToolCall {
   if (!isObject(given)) throw new UserError(`${at} is not a call`);
@@ -234,8 +262,11 @@ export function readTools(row: Row, at: string): ToolDefinition[] {
     const given = isObject(tool) && isObject(tool.function) ? tool.function : tool;
     if (!isObject(given)) throw new UserError(`${where} is not a function`);
     const definition: ToolDefinition = { name: textOf(given.name, `${where}.name`) };
-    if (typeof given.description === "string") definition.description = given.description;
-    if (isObject(given.parameters)) definition.parameters = given.parameters;
+    if (given.description != null) definition.description = textOf(given.description, `${where}.description`);
+    if (given.parameters != null) {
+      if (!isObject(given.parameters)) throw new UserError(`${where}.parameters must be a JSON schema`);
+      definition.parameters = given.parameters;
+    }
     return definition;
   });
 }
@@ -246,8 +277,10 @@ export function listOf(value: unknown, at: string): readonly unknown[] {
 }
 
 function textOf(value: unknown, at: string): string {
-  if (typeof value === "string") return value;
-  throw new UserError(`${at} must be text`);
+  if (typeof value !== "string") throw new UserError(`${at} must be text`);
+  // A tokenizer would replace it by another character.
+  if (/\p{Surrogate}/u.test(value)) throw new UserError(`${at} has half of a surrogate pair, which is not a character`);
+  return value;
 }
 
 function parseJson(text: unknown, at: string): unknown {

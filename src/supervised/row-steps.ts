@@ -35,6 +35,25 @@ export async function rowSteps(example: Example, renderer: Renderer, trainOn: Tr
     : wholeSteps(messages, tools, renderer, (index) => weights[index] === 1);
 }
 
+/**
+ * What can be said without encoding it.
+ *
+ * @throws UserError without the row's origin, if it cannot be learned
+ */
+export async function checkExample(example: Example, { vision }: Renderer, trainOn: TrainOn): Promise<void> {
+  if (example.kind === "tokens" && !example.trained.includes(1)) {
+    throw new UserError("labels are all -100, so nothing is learned");
+  }
+  if (example.kind !== "chat") return;
+  const { messages } = example;
+  if (typeof vision === "string") await prepareImages(messages.map(plainMessage), vision);
+  if (trainOn === "all_tokens" || trainOn === "all_messages") return;
+  const weights = weightsOf(messages, trainOn);
+  if (!weights.includes(1)) throw new UserError(`none of its messages is learned with sft.train_on=${trainOn}`);
+  if (weights[0] === 1 && messages[0]!.role === "assistant")
+    throw new UserError("the first message is the assistant's, so it has no prompt");
+}
+
 function weightsOf(messages: readonly RowMessage[], trainOn: TrainOn): (0 | 1)[] {
   if (trainOn === "customized") {
     const missing = messages.findIndex(({ trainable }) => trainable === undefined);
@@ -66,7 +85,6 @@ async function replySteps(
   for (const [index, message] of messages.entries()) {
     if (weights[index] === 0) continue;
     const before = messages.slice(0, index);
-    if (before.length === 0) throw new UserError("the first message is the assistant's, so it has no prompt");
     const turn = await conversation.beginLater(before, { tools }, { images });
     const tokens = await chat.encodeLater(replyText(chat, before, message, tools));
     turn.record({ tokens });

@@ -7,8 +7,8 @@ import type { Experiment } from "../trainer/experiment.ts";
 import type { Source, SourceKind, SourceParts, StepInput } from "../trainer/source.ts";
 import { type SourceOptions, sourceExperiment } from "./experiment.ts";
 import { checkRows, type GivenRow, lengthLimit, limited, ofRow, toStepInput, trainedBytes } from "./given-rows.ts";
-import { readRow } from "./read-row.ts";
-import { rowSteps } from "./row-steps.ts";
+import { type Example, readRow } from "./read-row.ts";
+import { checkExample, rowSteps } from "./row-steps.ts";
 import { takeSteps } from "./take-steps.ts";
 
 /**
@@ -32,7 +32,13 @@ const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
         const { trajectory, ...counts } = await limited(rowSteps(read(task), parts, train_on), "row", limit);
         return { task, trajectories: [trajectory], ...counts };
       });
-    for (const dataset of [parts.tasks, validation]) if (dataset) await checkRows(dataset, limit, read, give);
+    const check = async (task: Task) => {
+      const example = read(task);
+      await checkExample(example, parts, train_on);
+      return callsWithoutTools(example) ? "call tools, but have no tools" : undefined;
+    };
+    for (const dataset of [parts.tasks, validation])
+      if (dataset) await checkRows(dataset, limit, check, give, parts.warn);
     const source: Source = {
       phase: "rows",
       samples: false,
@@ -43,6 +49,11 @@ const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
     return source;
   },
 });
+
+const callsWithoutTools = (example: Example) =>
+  example.kind === "chat" &&
+  example.tools.length === 0 &&
+  example.messages.some(({ toolCalls = [] }) => toolCalls.length > 0);
 
 async function nextLesson(
   { tasks, recipe }: SourceParts,
