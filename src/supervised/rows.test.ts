@@ -6,7 +6,7 @@ import { toSequences } from "../trajectories/to-sequences.ts";
 import { limitLength } from "./limit-length.ts";
 import { readPair } from "./read-pair.ts";
 import { readRow } from "./read-row.ts";
-import { rowSteps, type TrainOn } from "./row-steps.ts";
+import { checkExample, rowSteps, type TrainOn } from "./row-steps.ts";
 
 const chat = characterChat();
 const vision = "the model reads only text";
@@ -156,14 +156,45 @@ it.each<[unknown, string]>([
   [{ conversations: [{ from: "alien", value: "a" }] }, 'from is "alien"'],
   [{ messages: [{ role: "user", content: [{ type: "video" }] }] }, "only text and images are supported"],
   [{ messages: [user("a")], images: ["x.png"] }, "1 images, but only 0 parts"],
+  [{ messages: [user("a")], images: "x.png" }, "images must be a list"],
+  [{ prompt: "a", completion: "b", images: ["x.png"] }, "images need messages with parts of type image"],
+  [{ prompt: "", completion: "" }, "prompt and completion are empty"],
+  [{ text: "" }, "text is empty"],
+  [{ input_ids: [1, 2], completion_mask: [0, 1] }, "completion_mask is not supported"],
+  [{ messages: [user("a"), assistant("b")], functions: [] }, "functions is not supported"],
+  [{ messages: [user("a"), assistant("", { function_call: call.function })] }, "messages[1].function_call is not"],
+  [{ messages: [{ ...user("a"), tool_calls: [call] }] }, "only an assistant's message has tool calls"],
+  [{ messages: [user("a")], tools: [{ name: "f", description: 3 }] }, "tools[0].description must be text"],
+  [{ messages: [user("a")], tools: [{ name: "f", parameters: "x" }] }, "tools[0].parameters must be a JSON schema"],
+  [{ messages: [{ role: "user", content: 1 }] }, "messages[0].content must be text or a list of parts"],
+  [{ messages: [user("a\ud800")] }, "messages[0].content has half of a surrogate pair"],
+  [{ conversations: [{ from: "constructor", value: "a" }] }, 'from is "constructor"'],
+  [{ system: "s", conversations: [{ from: "human" }] }, "conversations[0].value is missing"],
+  [{ system: 4, conversations: [{ from: "human", value: "a" }] }, "system must be text"],
+  [{ instruction: "a", output: "b", history: [["x"]] }, "history[0] must be an instruction and its reply"],
 ])("%j is refused at its line", (row, message) => {
   expect(() => readRow(row, at)).toThrow(message);
   expect(() => readRow(row, at)).toThrow(/^rows\.jsonl:3/);
 });
 
-it("a row without an untrained prompt, or without marks where they are needed, is refused", async () => {
-  await expect(learned({ messages: [assistant("a")] })).rejects.toThrow("no prompt");
-  await expect(learned({ messages: dialog }, "customized")).rejects.toThrow('message 1 has no "trainable"');
+it.each<[unknown, TrainOn, string]>([
+  [{ messages: [assistant("a")] }, "all_assistant_messages", "no prompt"],
+  [{ messages: dialog }, "customized", 'message 1 has no "trainable"'],
+  [{ messages: [user("a")] }, "all_assistant_messages", "none of its messages is learned"],
+  [{ messages: [...dialog, user("e")] }, "last_assistant_turn", "none of its messages is learned"],
+  [
+    { messages: [user("a"), assistant("b", { weight: 0 })] },
+    "all_assistant_messages",
+    "none of its messages is learned",
+  ],
+  [{ input_ids: [1, 2], labels: [-100, -100] }, "all_assistant_messages", "labels are all -100"],
+  [
+    { messages: [{ role: "user", content: [{ type: "image", image: "x.png" }] }, assistant("b")] },
+    "all_assistant_messages",
+    "message 1 (user) has an image, but the model reads only text",
+  ],
+])("%j is refused with %s without being encoded", async (row, trainOn, message) => {
+  await expect(checkExample(readRow(row, at), { chat, vision }, trainOn)).rejects.toThrow(message);
 });
 
 it.each<[string, unknown, string[]]>([
@@ -201,11 +232,33 @@ it.each<[string, unknown, string[]]>([
   }
 });
 
-it("a pair without one of its replies is refused", () => {
-  expect(() => readPair({ prompt: "a", chosen: "b" }, at)).toThrow(/^rows\.jsonl:3: a pair needs chosen and rejected/);
-  expect(() => readPair({ prompt: [user("a")], chosen: [user("b")], rejected: [assistant("c")] }, at)).toThrow(
+it.each<[unknown, string]>([
+  [{ prompt: "a", chosen: "b" }, "a pair needs chosen and rejected"],
+  [{ prompt: [user("a")], chosen: [user("b")], rejected: [assistant("c")] }, "chosen has no message of the assistant"],
+  [
+    { prompt: [user("a")], chosen: [assistant("b", { weight: 0 })], rejected: [assistant("c")] },
     "chosen has no message of the assistant",
-  );
+  ],
+  [{ prompt: "a", chosen: 5, rejected: "c" }, "chosen must be text or a list of messages"],
+  [{ chosen: [assistant("b")], rejected: [assistant("c")] }, "chosen and rejected do not begin with the same prompt"],
+  [{ prompt: "a", chosen: "b", rejected: "c", images: ["x.png"] }, "images need messages with parts of type image"],
+])("the pair %j is refused at its line", (row, message) => {
+  expect(() => readPair(row, at)).toThrow(message);
+  expect(() => readPair(row, at)).toThrow(/^rows\.jsonl:3/);
+});
+
+it("a pair has the images of its column, also with an implicit prompt", () => {
+  const shown = { role: "user", content: [{ type: "image" }] };
+  const [chosen, rejected, images] = [[assistant("b")], [assistant("c")], ["x.png"]];
+  for (const row of [
+    { prompt: [shown], chosen, rejected, images },
+    { chosen: [shown, ...chosen], rejected: [shown, ...rejected], images },
+  ]) {
+    const pair = readPair(row, at);
+    for (const example of [pair.chosen, pair.rejected]) {
+      expect(example).toMatchObject({ messages: [{ content: [{ type: "image", image: "x.png" }] }, {}] });
+    }
+  }
 });
 
 it("cut from the left, all steps of a sequence lose the same tokens", async () => {

@@ -1,5 +1,5 @@
 /** Learning from rows through the trainer's loop, on a model without Python. */
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import { afterAll, describe, expect, it } from "vitest";
@@ -7,8 +7,10 @@ import type { ConfigInput } from "../config/schema.ts";
 import { fromRows } from "../data/from-rows.ts";
 import { openDataset } from "../data/open-dataset.ts";
 import { nightly } from "../nightly.fixture.ts";
+import { tabularEngine } from "../testing/index.ts";
 import { countOperations, metricLines, openToy, temporaryFolders, toy } from "../trainer/toy-experiment.fixture.ts";
 import { train } from "../trainer/train.ts";
+import { dpo } from "./dpo.ts";
 import { sft } from "./sft.ts";
 
 const { newFolder, root, remove } = temporaryFolders("hone-sft-");
@@ -119,6 +121,24 @@ describe("sft", () => {
     await expect(train(long, { engine: openToy(), overrides: inFolder(folder) })).rejects.toThrow(
       `${file}:2: it has 16 tokens, but the limit is 10`,
     );
+  });
+
+  it("reports rows that call tools without having any, and equal pairs, once each", async () => {
+    const call = { role: "assistant", content: "", tool_calls: [{ function: { name: "f", arguments: {} } }] };
+    const calling = { messages: [{ role: "user", content: "a" }, call] };
+    const folder = newFolder();
+    const rows = fromRows("calls", [reply("cb"), calling, calling]);
+    const alphabet = [...new Set('abc<tool_call>{"name":"f","arguments":{}}</tool_call>')].join("");
+    const engine = tabularEngine({ alphabet });
+    const overrides = inFolder(folder);
+    await train(sft({ data: rows, config }), { engine: { engine, chat: engine.chat }, overrides });
+    const pair = (rejected: string) => ({ prompt: "a", chosen: "b", rejected });
+    const other = newFolder();
+    const pairs = fromRows("pairs", [pair("c"), pair("b")]);
+    await train(dpo({ data: pairs, config }), { engine: openToy(), overrides: inFolder(other) });
+    const log = (where: string) => readFileSync(join(where, "log.txt"), "utf8");
+    expect(log(folder)).toContain("2 of 3 rows call tools, but have no tools; the first is calls[1]");
+    expect(log(other)).toContain("1 of 2 rows have equal replies, which teach nothing; the first is pairs[1]");
   });
 
   it("refuses the rows of a run of rollouts, and settings of rollouts have no effect", async () => {
