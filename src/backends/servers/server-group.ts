@@ -118,7 +118,7 @@ export function openServers(options: GroupOptions): ServerGroup {
       const askAt = performance.now() + timeoutSeconds * 1000;
       exclude(server, {
         why: failure.why,
-        hint: `restart it; if replies take longer, raise ${settings.timeout}`,
+        hint: settings.timeout ? `restart it; if replies take longer, raise ${settings.timeout}` : "restart it",
         askAt,
       });
     } else if (isWorking(server)) {

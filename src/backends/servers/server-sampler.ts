@@ -11,7 +11,7 @@ import { vllmDialect } from "./dialects/vllm-dialect.ts";
 import { post } from "./requests/post.ts";
 import { continuedRequest, gatherEvents, joinReplies } from "./requests/reply-parts.ts";
 import { type ServedImages, toServed } from "./requests/served-images.ts";
-import type { Server } from "./server.ts";
+import type { Server, ServerSettings } from "./server.ts";
 import { openServers, type ServerGroup } from "./server-group.ts";
 
 export interface ServedModelOptions {
@@ -45,6 +45,8 @@ export interface ServerSamplerOptions extends ServedModelOptions {
    */
   url: string | readonly string[];
   apiKey?: string | undefined;
+  /** Named in messages. Default: the settings of a run's sampler. */
+  settings?: ServerSettings;
   /** Called with a line when a server is excluded, and when it is used again. */
   onNote?: (text: string) => void;
   /** A request fails after this many seconds without progress (no answer, or no token of a stream). Default 1800. */

@@ -7,7 +7,8 @@ import { reasonOf } from "../../http/retries.ts";
 export interface ServerSettings {
   url: string;
   apiKey: string;
-  timeout: string;
+  /** Undefined: a request's time limit cannot be set. */
+  timeout?: string;
 }
 
 export const samplerSettings: ServerSettings = {

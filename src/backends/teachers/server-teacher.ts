@@ -29,7 +29,7 @@ export async function openServerTeacher(
   policy: Policy,
   onNote: (text: string) => void,
 ): Promise<{ teacher: Teacher; close(): Promise<void> }> {
-  const settings = { url: `${setting}.base_url`, apiKey: `${setting}.api_key_env`, timeout: "the server's load" };
+  const settings = { url: `${setting}.base_url`, apiKey: `${setting}.api_key_env` };
   const asking = openAsk(addressOf(url, apiKey, settings), "vLLM or SGLang");
   const models = await readModels(asking);
   const model = wanted === undefined ? models.find(({ isBase }) => isBase) : models.find(({ name }) => name === wanted);
@@ -41,7 +41,7 @@ export async function openServerTeacher(
   await requireSameTokenizer();
   const kind = model.owner === "sglang" ? "sglang" : "vllm";
   const sampler = serverSampler({
-    ...{ url, kind, model: model.name, apiKey, onNote, logprobs: "raw", version: 0 },
+    ...{ url, kind, model: model.name, apiKey, settings, onNote, logprobs: "raw", version: 0 },
     images: policy.images,
   });
   const { maxLength } = model;

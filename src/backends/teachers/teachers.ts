@@ -36,19 +36,17 @@ export function samplerTeacher(sampler: Pick<Sampler, "sample">, { maxLength }: 
     maxLength: maxLength === undefined ? undefined : maxLength - 1,
     async logprobs(sequences) {
       const samples = await ask(sequences, { promptLogprobs: true });
-      const outputs = sequences.flatMap(({ trained }, index) => {
-        const { promptLogprobs } = samples[index] ?? {};
-        if (!promptLogprobs) throw new RunError("the teacher did not return the log-probabilities of a prompt");
-        return trainedPositions(trained).map((position) => promptLogprobs[position + 1]!);
+      const outputs = sequences.flatMap((sequence, index) => {
+        const found = ofAll(sequence, samples[index]?.promptLogprobs, "log-probabilities");
+        return trainedPositions(sequence.trained).map((position) => found[position + 1]!);
       });
       return Float32Array.from(outputs);
     },
     async mostLikely(sequences, count) {
       const samples = await ask(sequences, { topPromptLogprobs: count });
-      const rows = sequences.flatMap(({ trained }, index) => {
-        const { topPromptLogprobs: top } = samples[index] ?? {};
-        if (!top) throw new RunError("the teacher did not return its most likely tokens");
-        return trainedPositions(trained).map((position) => top[position + 1]!);
+      const rows = sequences.flatMap((sequence, index) => {
+        const found = ofAll(sequence, samples[index]?.topPromptLogprobs, "its most likely tokens");
+        return trainedPositions(sequence.trained).map((position) => found[position + 1]!);
       });
       const short = rows.find(({ tokens }) => tokens.length !== count);
       if (short) throw new RunError(`the teacher returned ${short.tokens.length} likely tokens instead of ${count}`);
@@ -59,4 +57,13 @@ export function samplerTeacher(sampler: Pick<Sampler, "sample">, { maxLength }: 
       };
     },
   };
+}
+
+function ofAll<Values extends { length: number }>(
+  { tokens }: Sequence,
+  found: Values | undefined,
+  what: string,
+): Values {
+  if (found?.length === tokens.length) return found;
+  throw new RunError(`the teacher returned ${what} of ${found?.length ?? 0} tokens for a sequence of ${tokens.length}`);
 }

@@ -4,6 +4,7 @@ import { teacherKl } from "../../algorithms/distillation/teacher-advantages.ts";
 import { overlap } from "../../algorithms/divergences/divergences.ts";
 import type { Learner, Teacher, TokenRows } from "../../backends/engine.ts";
 import { concatenate } from "../../concatenate.ts";
+import { RunError } from "../../errors.ts";
 import type { Media } from "../../images/types.ts";
 import { countsOf } from "../../trajectories/batch.ts";
 import type { SequenceSource } from "../../trajectories/to-batch.ts";
@@ -85,7 +86,11 @@ export async function askTeachers(
   let isKnown = false;
   for (const teacher of new Set(asked.map((question) => question.teacher))) {
     const own = asked.filter((question) => question.teacher === teacher);
-    spread(own, await teacher.logprobs(own.map(({ sequence }) => sequence)), logprobs, 1);
+    const scores = await teacher.logprobs(own.map(({ sequence }) => sequence));
+    const wrong = scores.find((score) => !Number.isFinite(score));
+    if (wrong !== undefined)
+      throw new RunError(`the teacher ${own[0]!.name} returned ${wrong} as the log-probability of a token`);
+    spread(own, scores, logprobs, 1);
     const shown = own.filter((question) => question.likely);
     if (!teacher.mostLikely || shown.length === 0) continue;
     const found = await teacher.mostLikely(

@@ -170,6 +170,26 @@ it("asks a teacher with a prompt of its own, call by call", async () => {
   expect([...logprobs].map(Number.isNaN)).toEqual([false, false, true, true]);
 });
 
+it.each([Number.NaN, Number.NEGATIVE_INFINITY])("a teacher that returns %d ends the run", async (value) => {
+  const { engine, chat } = engineWithTeachers();
+  const createLearner: Engine["createLearner"] = async ({ model, ...spec }) => {
+    const learner = await engine.createLearner(spec);
+    if (model === undefined) return learner;
+    const forward: typeof learner.forward = async (...given) => {
+      const found = await learner.forward(...given);
+      return { ...found, logprobs: found.logprobs.fill(value, 0, 1) };
+    };
+    return { ...learner, forward };
+  };
+  const overrides = [...taught, `rllm.trainer.run_dir=${newFolder()}`];
+  await expect(
+    train(
+      toy({}, () => 0),
+      { engine: { engine: { ...engine, createLearner }, chat }, overrides },
+    ),
+  ).rejects.toThrow(`the teacher strong returned ${value} as the log-probability of a token`);
+});
+
 it("teaches itself with a prompt of its own", async () => {
   const experiment: Experiment<ToyRow> = {
     ...toy({}, () => 0),

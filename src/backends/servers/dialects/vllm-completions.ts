@@ -1,4 +1,5 @@
 /** vLLM's `/v1/completions` with token ids: `prompt` as ids in, `token_ids` out (`return_token_ids`). */
+import { RunError } from "../../../errors.ts";
 import { isObject } from "../../../is-object.ts";
 import type { LikelyTokens, SampleRequest } from "../../engine.ts";
 import {
@@ -109,6 +110,9 @@ function readLikely(entry: unknown, count: number): LikelyTokens {
 function readPromptLogprobs(given: readonly unknown[], prompt: Int32Array): Float32Array {
   const logprobs = given.map((entry, index) => {
     const token = isObject(entry) ? entry[`${prompt[index]}`] : undefined;
+    if (index > 0 && !isObject(token)) {
+      throw new RunError(`the inference server returned prompt_logprobs without token ${prompt[index]} of the prompt`);
+    }
     return isObject(token) ? token.logprob : undefined;
   });
   const [, ...rest] = logprobs;
