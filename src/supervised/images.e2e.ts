@@ -59,14 +59,15 @@ function recording(engine: Engine): { engine: Engine; steps: (readonly Sequence[
   };
 }
 
-it.runIf(nightly).each(["smolvlm"])("%s: losses and gradient norms of transformers", async (family) => {
+it.runIf(nightly).each(["smolvlm", "qwen2_vl"])("%s: losses and gradient norms of transformers", async (family) => {
   const model = await makeTinyVisionModel(root, family);
   const local = await openLocalEngine({ model, device: "cpu", dtype: "float32", threads: 1 });
   try {
     const { engine, steps } = recording(local);
+    // With a small eps, Adam amplifies rounding.
     const overrides = [
       ...[`model.name=${model}`, "model.lora_rank=0", "model.train_vision=true", `training.learning_rate=${rate}`],
-      ...["training.lr_schedule=constant", "training.eps=1e-8", "training.weight_decay=0", "data.shuffle=false"],
+      ...["training.lr_schedule=constant", "training.eps=1e-4", "training.weight_decay=0", "data.shuffle=false"],
       ...["data.train_batch_size=2", "rllm.trainer.save_freq=0", "rllm.trainer.logger=[]"],
       `rllm.trainer.run_dir=${join(root, `run-${family}`)}`,
     ];
@@ -78,7 +79,7 @@ it.runIf(nightly).each(["smolvlm"])("%s: losses and gradient norms of transforme
     expect(steps).toHaveLength(2);
     let row = 0;
     const input = {
-      ...{ base: model, rate, betas: [config.training.beta1, config.training.beta2], eps: 1e-8 },
+      ...{ base: model, rate, betas: [config.training.beta1, config.training.beta2], eps: 1e-4 },
       steps: steps.map((sequences) =>
         sequences.map(({ tokens, trained }) => ({
           ...{ tokens: [...tokens], trained: [...trained], image: pictures[row++]!.toString("base64") },
