@@ -9,7 +9,7 @@ import type { Finding } from "../engine.ts";
 const actor = "actor_rollout_ref.actor";
 const algorithm = "rllm.algorithm";
 
-/** The value of each key under its other name, by verl's name. Includes the rules for the clip range, KL and schedule. */
+/** The value of each key under its other name, by verl's name. Includes the rules for the clip range and KL. */
 export function expectedValues({ tree, origins }: ComposedTree): ReadonlyMap<string, unknown> {
   const at = (path: string) => valueAt(tree, path) ?? null;
   const [clip, kl, steps] = [at(`${algorithm}.eps_clip`), at(`${algorithm}.kl_beta`), at("rllm.trainer.total_batches")];
@@ -19,7 +19,6 @@ export function expectedValues({ tree, origins }: ComposedTree): ReadonlyMap<str
     [`${actor}.clip_ratio`, clip],
     [`${actor}.clip_ratio_low`, clip],
     [`${actor}.clip_ratio_high`, at(`${algorithm}.eps_clip_high`) ?? clip],
-    [`${actor}.optim.lr_scheduler_type`, at(`${algorithm}.lr_schedule`)],
     [`${actor}.use_kl_loss`, isKlGiven ? null : Number(kl) > 0],
     ["trainer.total_training_steps", Number(steps) > 0 ? steps : null],
   ];

@@ -33,6 +33,12 @@ test("verl gets its whole tree with the model's folder, and nothing of rllm's", 
   expect(Object.keys(config).filter((name) => !sections.includes(name))).toEqual([]);
 });
 
+test("a schedule that verl does not know is left to Hone", () => {
+  const { config, expected } = optionsOf("rllm.algorithm.lr_schedule=linear");
+  expect(config).toMatchObject({ actor_rollout_ref: { actor: { optim: { lr_scheduler_type: "constant" } } } });
+  expect(expected.has(`${actor}.optim.lr_scheduler_type`)).toBe(false);
+});
+
 test.each([
   [[], 2, 1],
   [["trainer.n_gpus_per_node=8"], 8, 0],

@@ -1,11 +1,15 @@
 /** The options of the verl engine, from a composed configuration. */
 import { verlSections } from "../../config/compose/sync/verl-keys.ts";
 import { layerOf, type Origin } from "../../config/tree/origin.ts";
+import { valueAt } from "../../config/tree/value-at.ts";
 import type { ComposedTree, EngineHooks } from "../descriptor.ts";
 import { expectedValues } from "./expected-values.ts";
 import { checkRollouts, rolloutKind, samplesWithVerl, usesGpu } from "./rollouts.ts";
 
 type Tree = Record<string, unknown>;
+
+/** verl knows fewer schedules, and Hone sets the learning rate of each step. */
+const schedule = "actor_rollout_ref.actor.optim.lr_scheduler_type";
 
 export interface VerlEngineOptions {
   /** The model's name, as the user gave it. */
@@ -48,7 +52,10 @@ export function verlEngineOptions(
     name: config.model.name,
     config: merged(own, {
       // As on the other backends: log-probabilities of the model itself, before temperature and filters.
-      actor_rollout_ref: { rollout: { logprobs_mode: "raw_logprobs", ...(onGpu ? {} : naiveWeights(composed)) } },
+      actor_rollout_ref: {
+        rollout: { logprobs_mode: "raw_logprobs", ...(onGpu ? {} : naiveWeights(composed)) },
+        ...(valueAt(tree, schedule) === undefined ? {} : { actor: { optim: { lr_scheduler_type: "constant" } } }),
+      },
       trainer: { n_gpus_per_node: perNode },
       // Hone asks the teachers.
       distillation: { enabled: false },
