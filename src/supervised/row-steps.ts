@@ -40,9 +40,16 @@ export async function rowSteps(example: Example, renderer: Renderer, trainOn: Tr
  *
  * @throws UserError without the row's origin, if it cannot be learned
  */
-export async function checkExample(example: Example, { vision }: Renderer, trainOn: TrainOn): Promise<void> {
-  if (example.kind === "tokens" && !example.trained.includes(1)) {
-    throw new UserError("labels are all -100, so nothing is learned");
+export async function checkExample(
+  example: Example,
+  { vision, vocabularySize }: Pick<Renderer, "vision"> & { vocabularySize: number },
+  trainOn: TrainOn,
+): Promise<void> {
+  if (example.kind === "tokens") {
+    if (!example.trained.includes(1)) throw new UserError("labels are all -100, so nothing is learned");
+    const unknown = example.tokens.find((token) => token >= vocabularySize);
+    if (unknown !== undefined)
+      throw new UserError(`input_ids has ${unknown}, but the model has only ${vocabularySize} tokens`);
   }
   if (example.kind !== "chat") return;
   const { messages } = example;

@@ -188,13 +188,14 @@ it.each<[unknown, TrainOn, string]>([
     "none of its messages is learned",
   ],
   [{ input_ids: [1, 2], labels: [-100, -100] }, "all_assistant_messages", "labels are all -100"],
+  [{ input_ids: [1, 300] }, "all_assistant_messages", "input_ids has 300, but the model has only 200 tokens"],
   [
     { messages: [{ role: "user", content: [{ type: "image", image: "x.png" }] }, assistant("b")] },
     "all_assistant_messages",
     "message 1 (user) has an image, but the model reads only text",
   ],
 ])("%j is refused with %s without being encoded", async (row, trainOn, message) => {
-  await expect(checkExample(readRow(row, at), { chat, vision }, trainOn)).rejects.toThrow(message);
+  await expect(checkExample(readRow(row, at), { vision, vocabularySize: 200 }, trainOn)).rejects.toThrow(message);
 });
 
 it.each<[string, unknown, string[]]>([

@@ -51,5 +51,6 @@ export interface SourceParts {
   recipe: { tasks: TaskOptions; update: UpdateOptions };
   /** The longest sequence that all models accept, in tokens. */
   contextWindow: number;
+  vocabularySize: number;
   warn(text: string): void;
 }

@@ -167,7 +167,11 @@ async function open(
   if (startFrom !== undefined) await restoreReference(models.reference, config, startFrom, warn);
   const progress: Progress = found ?? { step: 0, draws: 0, badSteps: 0 };
   const { train: tasks } = experiment;
-  const source = await experiment.source?.open({ tasks, chat, vision, models, recipe, contextWindow, warn }, config);
+  const { vocabularySize } = engine.model;
+  const source = await experiment.source?.open(
+    { tasks, chat, vision, models, recipe, contextWindow, vocabularySize, warn },
+    config,
+  );
   if (folder) {
     const { discarded } = folder.rewind(found ? progress.step : null);
     for (const { metrics } of folder.history()) health(metrics);
