@@ -2,6 +2,7 @@
  * Reads rows of a JSON Lines file. The whole file is checked once on opening; then only line offsets are kept in memory,
  * and a row is read from the file on demand.
  */
+import { constants } from "node:buffer";
 import { closeSync, fstatSync, openSync, readSync, type Stats } from "node:fs";
 import { UserError } from "../errors.ts";
 import { idText, type RowSource } from "./file-dataset.ts";
@@ -112,6 +113,8 @@ function open(file: string, label: string): number {
 const utf8 = new TextDecoder("utf-8", { fatal: true });
 
 function decodeLine(bytes: Buffer, where: string): string {
+  if (bytes.length > constants.MAX_STRING_LENGTH)
+    throw new UserError(`${where}: the line has ${bytes.length} bytes; the limit is ${constants.MAX_STRING_LENGTH}`);
   try {
     return utf8.decode(bytes);
   } catch {
