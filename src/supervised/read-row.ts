@@ -271,7 +271,7 @@ export function readTools(row: Row, at: string): ToolDefinition[] {
   });
 }
 
-export function listOf(value: unknown, at: string): readonly unknown[] {
+function listOf(value: unknown, at: string): readonly unknown[] {
   if (Array.isArray(value)) return value;
   throw new UserError(`${at} must be a list`);
 }
