@@ -2,7 +2,7 @@
 import { execFileSync, spawnSync } from "node:child_process";
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
-import { fileURLToPath } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
 import { temporaryFolder } from "./temporary-folder.fixture.ts";
 
@@ -95,6 +95,14 @@ describe("the package", () => {
     expect(run(process.execPath, [hone, "config", "training.learning_rate=1e-4"], project)).toContain("learning_rate");
     writeFileSync(join(project, "train.js"), program("run-js", "index"));
     expect(run(process.execPath, ["train.js"], project)).toContain("trained 2");
+  });
+
+  it("finds no Python on a machine that has none", () => {
+    const home = pathToFileURL(join(installed, "scripts", "setup", "home.mjs")).href;
+    const script = `console.log((await import("${home}")).installedPython("python"))`;
+    const env = { ...process.env, HONE_HOME: join(root, "empty-home") };
+    const args = ["--input-type=module", "-e", script];
+    expect(execFileSync(process.execPath, args, { cwd: project, encoding: "utf8", env })).toBe("undefined\n");
   });
 
   it("says that the limit of open files is too low, without a stack", () => {
