@@ -200,6 +200,10 @@ function readOne(name: string, result: unknown): ReadScore[] {
   const { metadata } = result;
   const about = isObject(metadata) ? metadata : {};
   const isUnknown = result.notScorable !== undefined || about.graderError !== undefined;
+  if (!isUnknown && !["score", "value", "name", "key"].some((field) => field in result))
+    throw new Error(
+      `the scorer ${name} returned an object without a score: ${Object.keys(result).join(", ") || "no keys"}`,
+    );
   const value = "score" in result ? result.score : result.value;
   const reasons = [result.reason, result.comment, about.rationale, result.explanation, result.notScorable];
   const reason = reasons.find((one) => typeof one === "string" && one !== "") as string | undefined;

@@ -127,6 +127,17 @@ describe("hone score", () => {
     expect(report).toContain("  length ");
   });
 
+  test("says why rewards are unknown, and shows twenty metrics", async () => {
+    const { url } = await serve(() => completion("3"));
+    const metrics = Object.fromEntries(Array.from({ length: 25 }, (_, index) => [`m${index}`, 1]));
+    const reward = () => ({ reward: null, explanation: "the judge was silent", metrics });
+    const unknown = { ...experiment, workflow: singleTurn({ prompt: () => "?", reward }) };
+    const found = await run(unknown as never, await openProvider(`${url}/v1#m`), { tasks: 2, rollouts: 2 });
+    const report = reportScore(found).join("\n");
+    expect(report).toContain("failed 4x: the reward is unknown: the judge was silent");
+    expect(report).toMatch(/m19 .*\n {2}and 5 other metrics/);
+  });
+
   test.each([
     ["wrong", "nothing to learn from"],
     ["right", "every reply gets the full reward"],

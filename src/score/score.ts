@@ -85,7 +85,6 @@ export async function score(
     unenforceable: rllm.gateway.unenforceable,
     log: warn,
   });
-  const failures: string[] = [];
   let ended = 0;
   try {
     folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }), composed.origins);
@@ -106,7 +105,6 @@ export async function score(
       raiseOnError: false,
       onEpisode: () => options.onEpisode?.(++ended, picked.length * rollouts),
       onLog: ({ taskId, rollout, text }) => folder.log(`${taskId}:${rollout} ${text}`),
-      onFailure: ({ failure }) => failures.push(failure.message),
       ...(options.signal ? { signal: options.signal } : {}),
     });
     const summary = summarizeScore(episodes, {
