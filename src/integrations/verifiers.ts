@@ -68,8 +68,7 @@ async function processOf(options: VerifiersOptions): Promise<Resident> {
 }
 
 /**
- * The tasks of a taskset.
- * @param options.limit the first tasks only; required for an endless taskset
+ * The tasks of a taskset: all, or the first `limit`, which an endless taskset requires.
  * @throws UserError if verifiers cannot load the taskset
  */
 export async function verifiersTasks(
