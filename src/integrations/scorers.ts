@@ -1,6 +1,7 @@
 /**
  * `hone-rl/scorers`: scorers of evaluation libraries as rewards, and rewards as their scorers. A scorer is recognized by
  * its shape, so that none of these libraries is imported here.
+ * @module
  */
 import type { Outcome, Reply, Reward, RewardContext } from "../agents/types.ts";
 import { textOf } from "../chat/images/content.ts";

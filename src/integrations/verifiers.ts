@@ -1,4 +1,7 @@
-/** `hone-rl/verifiers`: an environment of verifiers. It runs as it is in verifiers' own process and calls the gateway. */
+/**
+ * `hone-rl/verifiers`: an environment of verifiers. It runs as it is in verifiers' own process and calls the gateway.
+ * @module
+ */
 import { delimiter, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Outcome, Workflow } from "../agents/types.ts";
