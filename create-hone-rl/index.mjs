@@ -1,9 +1,7 @@
 #!/usr/bin/env node
 /**
  * `npm create hone-rl my-agent -- --template ai-sdk-agent`: writes a project that trains. It has no dependencies and
- * installs nothing.
- *   --template NAME   one of the folders in templates/; asked for on a terminal, else one-reply
- *   --hone SPEC       the hone-rl to depend on: a version, or file:... of `npm pack`
+ * installs nothing. Without --template it asks on a terminal, else writes one-reply.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
@@ -18,6 +16,14 @@ const templates = {
   "openai-rft": "a job of OpenAI's reinforcement fine-tuning",
 };
 
+const usage = `npm create hone-rl FOLDER -- --template NAME
+
+${Object.entries(templates)
+  .map(([name, text]) => `  ${name.padEnd(14)}${text}`)
+  .join("\n")}
+
+  --hone SPEC   the hone-rl to depend on: a version, or file:... of npm pack`;
+
 const folderOf = (/** @type {string} */ name) => fileURLToPath(new URL(`templates/${name}`, import.meta.url));
 
 /** @param {string} text @returns {never} */
@@ -26,20 +32,35 @@ function fail(text) {
   process.exit(2);
 }
 
+const isTerminal = process.stdin.isTTY && process.stdout.isTTY;
+
 /** @param {string} question @param {string} fallback */
 async function ask(question, fallback) {
-  if (!process.stdin.isTTY || !process.stdout.isTTY) return fallback;
+  if (!isTerminal) return fallback;
   const terminal = createInterface({ input: process.stdin, output: process.stdout });
+  // Ctrl-C and Ctrl-D close it.
+  const stop = () => {
+    console.log();
+    process.exit(130);
+  };
+  terminal.once("close", stop);
   const answer = (await terminal.question(question)).trim();
+  terminal.off("close", stop);
   terminal.close();
   return answer || fallback;
 }
 
+/** @returns {Promise<string>} */
 async function chooseTemplate() {
   const names = Object.keys(templates);
   const list = Object.entries(templates).map(([name, text], index) => `  ${index + 1}. ${name}: ${text}`);
-  const answer = await ask(`${list.join("\n")}\nWhich one? (1) `, "1");
-  return names[Number(answer) - 1] ?? answer;
+  if (isTerminal) console.log(list.join("\n"));
+  for (;;) {
+    const answer = await ask("Which one? (1) ", "1");
+    const name = names[Number(answer) - 1] ?? answer;
+    if (names.includes(name)) return name;
+    console.log(`Answer with a number from 1 to ${names.length}, or a name.`);
+  }
 }
 
 /** Names that npm does not pack, or reads itself. @type {Readonly<Record<string, string>>} */
@@ -52,18 +73,22 @@ function copy(from, to, fill) {
   }
 }
 
-/** @returns {{ values: { template?: string, hone?: string }, positionals: string[] }} */
+/** @returns {{ values: { template?: string, hone?: string, help?: boolean }, positionals: string[] }} */
 function readArguments() {
   try {
-    const options = { template: { type: "string" }, hone: { type: "string" } };
+    const options = { template: { type: "string" }, hone: { type: "string" }, help: { type: "boolean", short: "h" } };
     return /** @type {any} */ (parseArgs({ allowPositionals: true, options: /** @type {any} */ (options) }));
   } catch (error) {
-    return fail(/** @type {Error} */ (error).message);
+    return fail(`${/** @type {Error} */ (error).message.split(". ")[0]}\n\n${usage}`);
   }
 }
 
 const { values, positionals } = readArguments();
 const { version } = JSON.parse(readFileSync(new URL("package.json", import.meta.url), "utf8"));
+if (values.help) {
+  console.log(usage);
+  process.exit();
+}
 if (positionals.length > 1) fail(`expected one folder, got ${positionals.join(" ")}`);
 const given = positionals[0] ?? (await ask("Folder? (my-agent) ", "my-agent"));
 const folder = resolve(given);
@@ -84,12 +109,22 @@ copy(folderOf("shared"), folder, fill);
 copy(folderOf(template), folder, fill);
 
 const manager = /^(pnpm|yarn|bun)\//.exec(process.env.npm_config_user_agent ?? "")?.[1] ?? "npm";
+// Bun's `test` is not the script, and only npm needs `--` to pass arguments on.
+const test = manager === "bun" ? "run test" : "test";
+const score = `run score ${manager === "npm" ? "-- " : ""}--model openai:gpt-5-mini`;
+const { engines } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
+const needed = /^>=(\d+)/.exec(engines.node)?.[1];
+const isOld = Number(process.versions.node.split(".")[0]) < Number(needed);
+const steps = [
+  ["install", ""],
+  [test, "the agent and its reward, without a model"],
+  ["run first", "a first training on this machine's CPU"],
+  ["run view", "its reward and replies, in the browser"],
+  [score, "is the reward any good?"],
+];
 console.log(`${given} written: ${templates[/** @type {keyof typeof templates} */ (template)]}.
-
+${isOld ? `\nIt needs Node ${needed} or newer; this is ${process.version}.\n` : ""}
   cd ${given}
-  ${manager} install
-  ${manager} test            the agent and its reward, without a model
-  ${manager} run first       a first training on this machine's CPU
-  ${manager} run score -- --model openai:gpt-5-mini    is the reward any good?
+${steps.map(([step, text]) => `  ${`${manager} ${step}`.padEnd(44)}${text}`.trimEnd()).join("\n")}
 
-README.md says what to change first.`);
+README.md says what to change first, and how to serve the trained model.`);

@@ -1,4 +1,7 @@
-/** The package's public exports. */
+/**
+ * Experiments, tasks, workflows, rewards, tools, training.
+ * @module
+ */
 export { type GridMap, type GridWorldRow, gridMap, gridWorld, gridWorlds } from "./agents/environments/grid-world.ts";
 export { type GuessNumberRow, guessNumber } from "./agents/environments/guess-number.ts";
 export { type QuestionOptions, questionEnvironment } from "./agents/environments/question.ts";

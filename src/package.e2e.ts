@@ -1,8 +1,9 @@
 /** The published package, installed in an empty project. */
-import { execFileSync, spawnSync } from "node:child_process";
+import { execFileSync, spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
-import { fileURLToPath } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
 import { temporaryFolder } from "./temporary-folder.fixture.ts";
 
@@ -95,6 +96,14 @@ describe("the package", () => {
     expect(run(process.execPath, [hone, "config", "training.learning_rate=1e-4"], project)).toContain("learning_rate");
     writeFileSync(join(project, "train.js"), program("run-js", "index"));
     expect(run(process.execPath, ["train.js"], project)).toContain("trained 2");
+  });
+
+  it("finds no Python on a machine that has none", () => {
+    const home = pathToFileURL(join(installed, "scripts", "setup", "home.mjs")).href;
+    const script = `console.log((await import("${home}")).installedPython("python"))`;
+    const env = { ...process.env, HONE_HOME: join(root, "empty-home") };
+    const args = ["--input-type=module", "-e", script];
+    expect(execFileSync(process.execPath, args, { cwd: project, encoding: "utf8", env })).toBe("undefined\n");
   });
 
   it("says that the limit of open files is too low, without a stack", () => {
@@ -193,6 +202,31 @@ describe("npm create hone-rl", () => {
     expect(created("one-reply")).toMatchObject({ status: 2, stderr: expect.stringContaining("is not empty") });
     const wrong = created("new-folder", "--template", "none");
     expect(wrong).toMatchObject({ status: 2, stderr: expect.stringContaining("there are one-reply, ai-sdk-agent") });
+    const misspelled = created("new-folder", "--tempate", "none").stderr;
+    expect(misspelled).toMatch(/^error: Unknown option '--tempate'\n\nnpm create hone-rl FOLDER/);
+  });
+
+  it("asks again after a wrong answer, and ends quietly on Ctrl-C", async () => {
+    const folder = join(root, "asked");
+    mkdirSync(folder);
+    /** Types each answer after a question. */
+    const answering = async (...answers: string[]) => {
+      const args = ["-qec", `"${process.execPath}" "${create}"`, "/dev/null"];
+      const child = spawn("script", args, { cwd: folder, stdio: ["pipe", "pipe", "inherit"] });
+      let printed = "";
+      child.stdout.setEncoding("utf8").on("data", (text: string) => {
+        printed += text;
+        if (/\((my-agent|1)\) \S*$/.test(text)) child.stdin.write(answers.shift() ?? "\x04");
+      });
+      const [status] = await once(child, "close");
+      return { status, printed };
+    };
+    const stopped = await answering("mine\r", "\x03");
+    expect(stopped).toEqual({ status: 130, printed: expect.not.stringContaining("Error") });
+    expect(existsSync(join(folder, "mine"))).toBe(false);
+    const asked = await answering("mine\r", "none\r", "4\r");
+    expect(asked).toEqual({ status: 0, printed: expect.stringContaining("Answer with a number from 1 to 4") });
+    expect(existsSync(join(folder, "mine", "job.json"))).toBe(true);
   });
 
   it("is a package with its templates", () => {

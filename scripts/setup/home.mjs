@@ -68,7 +68,10 @@ export function installedPython(name, { dev = false, gpu = hasNvidiaGpu() } = {}
   const builds = gpu ? ["python"] : ["python-cpu", "python"];
   const names =
     name === "python" ? builds.flatMap((build) => (dev ? [`${build}-dev`] : [build, `${build}-dev`])) : [name];
-  return names.map((each) => pythonIn(pinnedFolder(each))).find((executable) => existsSync(executable));
+  return names
+    .filter((each) => locksOf(each).every((lock) => existsSync(lock))) // The published package has no locks of the tests.
+    .map((each) => pythonIn(pinnedFolder(each)))
+    .find((executable) => existsSync(executable));
 }
 
 /**

@@ -53,6 +53,9 @@ const engineOf = (name: EngineName): Engine => ({
     }),
 });
 
+const infoMs = 20_000;
+export const noAnswer = `no answer within ${infoMs / 1000} s`;
+
 const found = new Map<string, Promise<Engine>>();
 
 /**
@@ -73,12 +76,15 @@ async function find(names: readonly EngineName[]): Promise<Engine> {
   const problems: string[] = [];
   for (const name of names) {
     const engine = engineOf(name);
-    const answer = await engine.run(["info"], { timeoutMs: 20_000 }).catch((error: Error) => ({
-      exitCode: 1,
-      stderr: /ENOENT/.test(error.message) ? "not installed" : error.message,
-    }));
+    const answer: Pick<Ran, "exitCode" | "stderr" | "cut"> = await engine
+      .run(["info"], { timeoutMs: infoMs })
+      .catch((error: Error) => ({
+        exitCode: 1,
+        stderr: /ENOENT/.test(error.message) ? "not installed" : error.message,
+      }));
     if (answer.exitCode === 0) return engine;
-    problems.push(`${name}: ${answer.stderr.trim().split("\n").at(-1)}`);
+    const why = answer.cut === "timeout" ? noAnswer : answer.stderr.trim().split("\n").at(-1);
+    problems.push(`${name}: ${why}`);
   }
   throw new UserError(`no container engine works (${problems.join("; ")})`, {
     hint: 'install one: on Debian or Ubuntu "apt-get install podman runc", or Docker; docs/guide/harbor.md has podman\'s settings in containers',

@@ -14,7 +14,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { type Engine, findEngine } from "./engine.ts";
+import { type Engine, findEngine, noAnswer } from "./engine.ts";
 
 const programs = "bash cat chmod cp env head id kill ls mkdir mv ps rm setsid sleep tar touch".split(" ");
 
@@ -29,7 +29,11 @@ export async function testEngine(): Promise<Engine | string> {
     '[containers]\nnetns="host"\ndefault_ulimits=["nofile=1024:1024","nproc=4096:4096"]\n[engine]\nruntime="runc"\n';
   writeFileSync(join(folder, "containers.conf"), settings);
   process.env.CONTAINERS_CONF ??= join(folder, "containers.conf");
-  return findEngine().catch((error: Error) => error.message);
+  return findEngine().catch((error: Error) => {
+    // The tests of a busy machine fail; only those of one without an engine are skipped.
+    if (error.message.includes(noAnswer)) throw error;
+    return error.message;
+  });
 }
 
 /**

@@ -1,3 +1,7 @@
+/**
+ * `hone-rl/containers`: Docker or podman as a sandbox for workflows and graders.
+ * @module
+ */
 export {
   type Container,
   type ContainerContext,

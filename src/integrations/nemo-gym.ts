@@ -1,4 +1,7 @@
-/** `hone-rl/nemo-gym`: agents and environments of NeMo Gym run as they are; their model calls come to Hone by rollout id. */
+/**
+ * `hone-rl/nemo-gym`: agents and environments of NeMo Gym run as they are; their model calls come to Hone by rollout id.
+ * @module
+ */
 import { randomBytes } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { Readable } from "node:stream";

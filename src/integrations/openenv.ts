@@ -1,4 +1,7 @@
-/** `hone-rl/openenv`: an environment of an OpenEnv server. Each attempt has a WebSocket, which is a session of the server. */
+/**
+ * `hone-rl/openenv`: an environment of an OpenEnv server. Each attempt has a WebSocket, which is a session of the server.
+ * @module
+ */
 import type { Socket } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Agent, buildConnector, WebSocket } from "undici";

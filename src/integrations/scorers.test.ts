@@ -242,6 +242,8 @@ describe("scorers as a reward", () => {
       },
       "boom",
     ],
+    ["returns an object without a score", () => ({ points: 1 }), "an object without a score: points"],
+    ["returns a date", () => new Date(0), "an object without a score: no keys"],
     ["returns NaN", () => Number.NaN, "the scorer scorer1 returned NaN"],
     ["returns text", () => ({ name: "x", score: "1" }), "a score of type string"],
     ["returns nothing of a list", () => [], "an empty list"],

@@ -1,6 +1,7 @@
 /**
  * `hone-rl/scorers`: scorers of evaluation libraries as rewards, and rewards as their scorers. A scorer is recognized by
  * its shape, so that none of these libraries is imported here.
+ * @module
  */
 import type { Outcome, Reply, Reward, RewardContext } from "../agents/types.ts";
 import { textOf } from "../chat/images/content.ts";
@@ -200,6 +201,10 @@ function readOne(name: string, result: unknown): ReadScore[] {
   const { metadata } = result;
   const about = isObject(metadata) ? metadata : {};
   const isUnknown = result.notScorable !== undefined || about.graderError !== undefined;
+  if (!isUnknown && !["score", "value", "name", "key"].some((field) => field in result))
+    throw new Error(
+      `the scorer ${name} returned an object without a score: ${Object.keys(result).join(", ") || "no keys"}`,
+    );
   const value = "score" in result ? result.score : result.value;
   const reasons = [result.reason, result.comment, about.rationale, result.explanation, result.notScorable];
   const reason = reasons.find((one) => typeof one === "string" && one !== "") as string | undefined;

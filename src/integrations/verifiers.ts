@@ -1,4 +1,7 @@
-/** `hone-rl/verifiers`: an environment of verifiers. It runs as it is in verifiers' own process and calls the gateway. */
+/**
+ * `hone-rl/verifiers`: an environment of verifiers. It runs as it is in verifiers' own process and calls the gateway.
+ * @module
+ */
 import { delimiter, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Outcome, Workflow } from "../agents/types.ts";
@@ -68,8 +71,7 @@ async function processOf(options: VerifiersOptions): Promise<Resident> {
 }
 
 /**
- * The tasks of a taskset.
- * @param options.limit the first tasks only; required for an endless taskset
+ * The tasks of a taskset: all, or the first `limit`, which an endless taskset requires.
  * @throws UserError if verifiers cannot load the taskset
  */
 export async function verifiersTasks(

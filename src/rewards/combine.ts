@@ -10,7 +10,7 @@ export interface RewardPart<Row> {
  * The weighted sum of several rewards, which grade concurrently. Each unweighted reward is reported as
  * `metrics["reward/{name}"]` and in the explanation. The sum is unknown if one of them is.
  *
- * @param correct the part whose `correct` counts; default: the first part that has one
+ * @param options.correct the part whose `correct` counts; default: the first part that has one
  * @example
  * combine<Row>({
  *   answer: { weight: 0.9, reward: (row, reply) => mathAnswer(reply.text, row.answer) },

@@ -1,7 +1,7 @@
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";
 import type { AddressInfo } from "node:net";
-import { join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, stepCountIs, tool } from "ai";
 import fc from "fast-check";
@@ -125,6 +125,30 @@ describe("hone score", () => {
     expect(report).toContain("tasks have rewards that differ");
     expect(report).toContain("$0.000480");
     expect(report).toContain("  length ");
+  });
+
+  test("runs/latest stays the newest training", async () => {
+    const back = process.cwd();
+    process.chdir(root);
+    try {
+      const { url } = await serve(() => completion("3"));
+      const provider = await openProvider(`${url}/v1#m`);
+      const found = await run(experiment as never, provider, { tasks: 1, rollouts: 1, output: undefined });
+      expect([dirname(found.folder), readdirSync("runs")]).toEqual([join(root, "runs"), [basename(found.folder)]]);
+    } finally {
+      process.chdir(back);
+    }
+  });
+
+  test("says why rewards are unknown, and shows twenty metrics", async () => {
+    const { url } = await serve(() => completion("3"));
+    const metrics = Object.fromEntries(Array.from({ length: 25 }, (_, index) => [`m${index}`, 1]));
+    const reward = () => ({ reward: null, explanation: "the judge was silent", metrics });
+    const unknown = { ...experiment, workflow: singleTurn({ prompt: () => "?", reward }) };
+    const found = await run(unknown as never, await openProvider(`${url}/v1#m`), { tasks: 2, rollouts: 2 });
+    const report = reportScore(found).join("\n");
+    expect(report).toContain("failed 4x: the reward is unknown: the judge was silent");
+    expect(report).toMatch(/m19 .*\n {2}and 5 other metrics/);
   });
 
   test.each([

@@ -8,7 +8,7 @@ import { openGateway } from "../gateway/gateway.ts";
 import { rolloutGateway } from "../gateway/sessions/rollout-gateway.ts";
 import { parseOnAgentError, runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient, rolloutSeed } from "../rollout/session/sampling-client.ts";
-import { createRunFolder, openRunFolder } from "../tracking/run-folder/run-folder.ts";
+import { makeDatedFolder, openRunFolder } from "../tracking/run-folder/run-folder.ts";
 import { validationMetrics } from "../trainer/evaluation/validate.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import type { Episode } from "../trajectories/types.ts";
@@ -75,17 +75,16 @@ export async function score(
     flushMs: 0,
   });
   const { project_name: project, experiment_name: name } = rllm.trainer;
-  const folder =
-    options.output === undefined
-      ? createRunFolder({ project: "score", experiment: `${project}-${name}` })
-      : openRunFolder(options.output);
+  // Not runs/latest, whose model is served, exported and trained further.
+  const folder = openRunFolder(
+    options.output ?? makeDatedFolder({ project: "score", experiment: `${project}-${name}` }),
+  );
   const gateway = await openGateway({
     chat,
     model: provider.name,
     unenforceable: rllm.gateway.unenforceable,
     log: warn,
   });
-  const failures: string[] = [];
   let ended = 0;
   try {
     folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }), composed.origins);
@@ -106,7 +105,6 @@ export async function score(
       raiseOnError: false,
       onEpisode: () => options.onEpisode?.(++ended, picked.length * rollouts),
       onLog: ({ taskId, rollout, text }) => folder.log(`${taskId}:${rollout} ${text}`),
-      onFailure: ({ failure }) => failures.push(failure.message),
       ...(options.signal ? { signal: options.signal } : {}),
     });
     const summary = summarizeScore(episodes, {

@@ -26,6 +26,7 @@ export interface Score extends AttemptSummary {
   same: number;
   /** Mean over tasks of the standard deviation of their rewards. */
   spread: number;
+  /** How many rollouts have no reward, by the reason. */
   failures: Record<string, number>;
   usage: Usage;
   /** Dollars; null without prices. */
@@ -62,7 +63,12 @@ export function summarizeScore(
   const deviations = [...byTask.values()].filter((all) => all.length > 1).map((all) => standardDeviation(all));
   const differing = deviations.filter((one) => one > 1e-9).length;
   const failures: Record<string, number> = {};
-  for (const { failure } of episodes) if (failure) failures[failure.message] = (failures[failure.message] ?? 0) + 1;
+  for (const episode of episodes) {
+    const { failure, explanation } = episode;
+    if (failure === undefined && verdictOf(episode).reward !== null) continue;
+    const why = failure?.message ?? `the reward is unknown${explanation ? `: ${explanation}` : ""}`;
+    failures[why] = (failures[why] ?? 0) + 1;
+  }
   const sorted = known.toSorted((left, right) => right.reward - left.reward);
   const spread = deviations.length === 0 ? 0 : mean(deviations);
   const cost = price === undefined ? null : (usage.input * price.input + usage.output * price.output) / 1e6;
@@ -101,6 +107,8 @@ function excerpt({ episode, reward }: { episode: Episode; reward: number }): Exc
   };
 }
 
+const shownMetrics = 20;
+
 export function reportScore(score: Score): string[] {
   const { reward, tasks, rollouts, unknown, model, folder, usage, cost } = score;
   const path = relative(process.cwd(), folder) || folder;
@@ -116,7 +124,10 @@ export function reportScore(score: Score): string[] {
   return [
     "",
     `${model}: reward ${shown} over ${tasks} tasks, ${rollouts} rollouts${unknown === 0 ? "" : `, of which ${unknown} have no known reward`}`,
-    ...metrics.map(([name, value]) => `  ${name.slice("batch/".length)} ${formatNumber(value)}`),
+    ...metrics
+      .slice(0, shownMetrics)
+      .map(([name, value]) => `  ${shorten(name.slice("batch/".length))} ${formatNumber(value)}`),
+    ...(metrics.length > shownMetrics ? [`  and ${metrics.length - shownMetrics} other metrics`] : []),
     signal(score),
     `${usage.calls} calls, ${usage.input} input and ${usage.output} output tokens${price}`,
     ...(usage.overlong === 0

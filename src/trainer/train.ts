@@ -304,8 +304,12 @@ async function endOf(run: Run, done: boolean, next: string | undefined): Promise
     const value = `${recipe.checkpoints.bestMetric} is ${formatNumber(best.score)}, of step ${best.step}`;
     report.push("", `The best ${value}: ${path}/best`);
   }
-  report.push("", `The run is in ${path}. Next:`, `  npx hone-rl chat --checkpoint ${path}`);
   report.push(
+    "",
+    `The run is in ${path}. Next:`,
+    `  npx hone-rl view ${path}`,
+    `  npx hone-rl chat --checkpoint ${path}`,
+    `  npx hone-rl gateway --checkpoint ${path} rllm.sdk.proxy.port=4000   # for agents: http://127.0.0.1:4000/v1`,
     canMerge ? `  npx hone-rl export ${path} my-model --as merged` : `  npx hone-rl export ${path} my-adapter`,
   );
   if (next !== undefined) report.push(`  ${next}`);

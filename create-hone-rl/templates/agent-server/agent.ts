@@ -8,13 +8,20 @@ interface Job {
   api_key: string;
 }
 
+const question = (left: number, right: number) =>
+  `Which number is larger, ${left} or ${right}? Answer with the number.`;
+
 async function solve({ task: { left, right }, base_url, api_key }: Job): Promise<{ answer: string }> {
   const response = await fetch(`${base_url}/chat/completions`, {
     method: "POST",
     headers: { "content-type": "application/json", authorization: `Bearer ${api_key}` },
     body: JSON.stringify({
       model: "policy",
-      messages: [{ role: "user", content: `Which number is larger, ${left} or ${right}? Answer with the number.` }],
+      messages: [
+        { role: "user", content: question(13, 75) },
+        { role: "assistant", content: "75" },
+        { role: "user", content: question(left, right) },
+      ],
     }),
   });
   if (!response.ok) throw new Error(`the model answered ${response.status}: ${await response.text()}`);

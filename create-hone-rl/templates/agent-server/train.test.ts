@@ -9,5 +9,5 @@ test.each([
   const [episode] = await runWorkflow({ workflow, rows: [{ left: 3, right: 8 }], reply: () => reply });
   const [agent] = episode!.trajectories;
   expect(agent?.reward).toBe(reward);
-  expect(agent?.steps[0]?.messages[0]?.content).toContain("3 or 8");
+  expect(agent?.steps[0]?.messages.at(-1)?.content).toContain("3 or 8");
 });

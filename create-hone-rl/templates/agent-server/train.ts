@@ -32,6 +32,6 @@ export default defineExperiment({
   config: {
     rllm: { trainer: { experiment_name: "{{name}}", total_batches: 40, test_freq: 10 } },
     training: { learning_rate: 3e-4 },
-    data: { train_batch_size: 16, val_batch_size: 32, max_prompt_length: 128, max_response_length: 16 },
+    data: { train_batch_size: 16, val_batch_size: 32, max_prompt_length: 128, max_response_length: 8 },
   },
 });

@@ -1,11 +1,12 @@
-import { lines, runWorkflow } from "hone-rl/testing";
+import { runWorkflow } from "hone-rl/testing";
 import { expect, test } from "vitest";
 import { workflow } from "./train.ts";
 
-const rows = [{ item: "book", count: 3, answer: 36 }];
+const rows = [{ item: "book", answer: 12 }];
 
 test("the agent calls its tool, sees the price, and is rewarded for the right answer", async () => {
-  const reply = lines({ toolCalls: [{ name: "price", arguments: { item: "book" } }] }, "36");
+  const call = { toolCalls: [{ name: "price", arguments: { item: "book" } }] };
+  const reply = (messages: readonly { role: string }[]) => (messages.at(-1)?.role === "tool" ? "12" : call);
   const [episode] = await runWorkflow({ workflow, rows, reply });
   const [agent] = episode!.trajectories;
   expect(agent?.reward).toBe(1);

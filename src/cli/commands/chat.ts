@@ -79,6 +79,11 @@ export async function converse(
   input: NodeJS.ReadableStream = process.stdin,
 ): Promise<void> {
   const terminal = createInterface({ input, output: process.stdout, prompt: outColors.bold("> ") });
+  // Newer versions of Node throw if a closed one prompts.
+  let isOpen = true;
+  terminal.once("close", () => {
+    isOpen = false;
+  });
   let images: ImagePart[] = [];
   terminal.prompt();
   for await (const text of terminal) {
@@ -92,7 +97,7 @@ export async function converse(
       const image = await attach(turn, file[1]);
       if (image !== undefined) images.push(image);
     }
-    terminal.prompt();
+    if (isOpen) terminal.prompt();
   }
 }
 

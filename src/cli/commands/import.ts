@@ -2,6 +2,8 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join, relative, resolve } from "node:path";
 import type { Command } from "commander";
+import { openDataset } from "../../data/open-dataset.ts";
+import type { Dataset } from "../../data/types.ts";
 import { UserError } from "../../errors.ts";
 import { writeWhole } from "../../files/durable-files.ts";
 import { makeFolder } from "../../files/make-folder.ts";
@@ -32,7 +34,7 @@ Examples:
   hone import rft job.json train.jsonl
   hone import rft eval.json rows.jsonl -o my-eval`;
 
-function importRft(job: string, data: string, { output, validation }: ImportFlags): void {
+async function importRft(job: string, data: string, { output, validation }: ImportFlags): Promise<void> {
   for (const file of [data, validation]) {
     if (file !== undefined && !existsSync(file)) throw new UserError(`${file}: no such file`);
   }
@@ -40,7 +42,7 @@ function importRft(job: string, data: string, { output, validation }: ImportFlag
     const path = relative(resolve(output), resolve(file));
     return path.startsWith(".") ? path : `./${path}`;
   };
-  const { files, missing } = importJob(readJson(job), {
+  const { files, missing, check } = importJob(readJson(job), {
     train: from(data),
     ...(validation === undefined ? {} : { validation: from(validation) }),
   });
@@ -56,9 +58,23 @@ function importRft(job: string, data: string, { output, validation }: ImportFlag
       .map((name) => join(output, name))
       .join(", ")} written`,
   ];
+  for (const file of [data, validation]) {
+    const problem = file === undefined ? undefined : await problemOf(file, check);
+    if (problem !== undefined) lines.push(`train.ts cannot read the rows so far: ${problem}`);
+  }
   if (missing.length > 0) lines.push("not carried over:", ...missing.map((sentence) => `- ${sentence}`));
   lines.push(`next: npx hone-rl score ${join(output, "train.ts")} --model openai:gpt-5-mini`);
   process.stdout.write(`${lines.map(printableLines).join("\n")}\n`);
+}
+
+async function problemOf(file: string, check: (rows: Dataset<unknown>) => void): Promise<string | undefined> {
+  try {
+    check(await openDataset(file));
+    return undefined;
+  } catch (error) {
+    if (error instanceof UserError) return error.message;
+    throw error;
+  }
 }
 
 function readJson(file: string): unknown {

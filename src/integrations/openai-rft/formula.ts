@@ -16,6 +16,8 @@ const functions: Readonly<Record<string, { arity: number; apply: (...values: num
 };
 
 const deepest = 100;
+/** Of its pieces. A sum of many is as many calls deep. */
+const longest = 1000;
 
 /**
  * @param names of the graders
@@ -23,6 +25,10 @@ const deepest = 100;
  */
 export function parseFormula(formula: string, names: readonly string[]): Node {
   const tokens = [...formula.matchAll(/\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\w+|\*\*|\S)/gy)];
+  if (tokens.length > longest)
+    throw new UserError(
+      `calculate_output has ${tokens.length} numbers, names and operators; at most ${longest} are read`,
+    );
   let at = 0;
   let depth = 0;
   const next = () => tokens[at]?.[1];

@@ -1,6 +1,10 @@
 /** Writes a job of OpenAI's reinforcement fine-tuning, or an eval, as an experiment in TypeScript. Pure. */
+
+import { fromRows } from "../../data/from-rows.ts";
+import type { Dataset } from "../../data/types.ts";
 import { UserError } from "../../errors.ts";
 import { isObject } from "../../is-object.ts";
+import { openaiRft } from "./experiment.ts";
 import { messagesSchema, type ParsedGrader, parseGrader } from "./schema.ts";
 
 interface Imported {
@@ -8,12 +12,14 @@ interface Imported {
   files: Record<string, string>;
   /** What could not be carried over, a sentence each. */
   missing: string[];
+  /** Reads all rows as the experiment will. @throws UserError for the first that it cannot read */
+  check(rows: Dataset<unknown>): void;
 }
 
 interface Job {
   grader: Record<string, unknown>;
   responseFormat?: unknown;
-  tools?: unknown;
+  tools?: unknown[];
   prompt?: { role: string; content: string }[];
   hyperparameters: Record<string, unknown>;
   missing: string[];
@@ -31,8 +37,13 @@ export function importJob(job: unknown, data: { train: string; validation?: stri
   const parsed = parseGrader(grader);
   const files: Record<string, string> = {};
   const written = withSourcesInFiles(grader, files);
-  const config = toConfig(read.hyperparameters, missing);
-  const reasoning = read.hyperparameters.reasoning_effort;
+  const { config, reasoningEffort } = toConfig(read.hyperparameters, missing);
+  const check = (train: Dataset<unknown>) => {
+    const { responseFormat, tools = [], prompt } = read;
+    const models = { url: "http://127.0.0.1" };
+    openaiRft({ train, grader: parsed, responseFormat, tools, models, ...(prompt === undefined ? {} : { prompt }) });
+  };
+  check(fromRows("rows", [{ messages: [{ role: "user", content: "?" }] }]));
   const options = [
     `train: await openDataset(file(${JSON.stringify(data.train)})),`,
     ...(data.validation === undefined
@@ -42,9 +53,7 @@ export function importJob(job: unknown, data: { train: string; validation?: stri
     ...(read.responseFormat === undefined ? [] : [`responseFormat: ${literal(read.responseFormat, 2)},`]),
     ...(read.tools === undefined ? [] : [`tools: ${literal(read.tools, 2)},`]),
     ...(read.prompt === undefined ? [] : [`prompt: ${literal(read.prompt, 2)},`]),
-    ...(["low", "medium", "high"].includes(String(reasoning))
-      ? [`reasoningEffort: ${JSON.stringify(reasoning)},`]
-      : []),
+    ...(reasoningEffort === undefined ? [] : [`reasoningEffort: ${JSON.stringify(reasoningEffort)},`]),
     ...(asksModels(parsed) ? [models] : []),
   ];
   const reads = Object.keys(files).length > 0;
@@ -56,7 +65,9 @@ export function importJob(job: unknown, data: { train: string; validation?: stri
     "",
     "const file = (name: string) => fileURLToPath(new URL(name, import.meta.url));",
     "",
-    ...(missing.length === 0 ? [] : ["// Not carried over:", ...missing.map((sentence) => `// - ${sentence}`)]),
+    ...(missing.length === 0
+      ? []
+      : ["// Not carried over:", ...missing.map((sentence) => `// - ${inOneLine(sentence)}`)]),
     "export default defineExperiment({",
     "  ...openaiRft({",
     ...options.map((line) => `    ${line}`),
@@ -65,8 +76,11 @@ export function importJob(job: unknown, data: { train: string; validation?: stri
     "});",
     "",
   ].join("\n");
-  return { files, missing };
+  return { files, missing, check };
 }
+
+/** What a file says must not become code of `train.ts`. */
+const inOneLine = (sentence: string) => sentence.replace(/[\n\r\u2028\u2029]+/g, " ");
 
 const models = [
   "// Where the grader's models are asked: any OpenAI-compatible server.",
@@ -100,12 +114,14 @@ function readJob(job: unknown): Job {
       continue;
     missing.push(`${name}: ${JSON.stringify(given[name])}`);
   }
-  if (given !== job && grader !== job) {
-    const kept = ["method", "training_file", "validation_file", "object", "id", "status"];
-    const ignored = Object.keys(job).filter((name) => !kept.includes(name) && job[name] !== null);
-    const known = ignored.filter((name) => ["model", "seed", "suffix", "integrations", "metadata"].includes(name));
-    for (const name of known) missing.push(`${name} (${JSON.stringify(job[name])}); choose a model with model.name`);
+  if (grader !== job && reinforcement !== job) {
+    for (const [name, value] of Object.entries(job)) {
+      if (name === "method" || ofService.includes(name) || value === null) continue;
+      missing.push(`${name} (${JSON.stringify(value)})${name === "model" ? "; choose a model with model.name" : ""}`);
+    }
   }
+  if (hyperparameters != null && !isObject(hyperparameters))
+    missing.push(`hyperparameters: ${JSON.stringify(hyperparameters)}`);
   const found: Job = { grader, hyperparameters: isObject(hyperparameters) ? hyperparameters : {}, missing };
   if (responseFormat != null) found.responseFormat = responseFormat;
   if (Array.isArray(tools)) {
@@ -117,9 +133,15 @@ function readJob(job: unknown): Job {
       );
     }
     if (functions.length > 0) found.tools = functions;
-  }
+  } else if (tools != null) missing.push(`tools: ${JSON.stringify(tools)}`);
   return found;
 }
+
+/** What OpenAI's service reports of a job; the files are arguments of the command. */
+const ofService = [
+  ...["id", "object", "status", "error", "created_at", "finished_at", "estimated_finish", "organization_id"],
+  ...["fine_tuned_model", "result_files", "trained_tokens", "training_file", "validation_file"],
+];
 
 /** The criteria of an eval weigh the same. */
 function readEval(job: Record<string, unknown>): Job {
@@ -180,51 +202,57 @@ function withoutIgnored(grader: Record<string, unknown>, missing: string[]): Rec
       ),
     );
   }
-  if (Array.isArray(kept.graders))
-    kept.graders = kept.graders.map((one) => (isObject(one) ? withoutIgnored(one, missing) : one));
-  else if (isObject(kept.graders)) {
-    kept.graders = Object.fromEntries(
-      Object.entries(kept.graders).map(([key, one]) => [key, isObject(one) ? withoutIgnored(one, missing) : one]),
-    );
-  }
+  // Graders inside of these graders are refused later.
+  const inner = (one: unknown) => (isObject(one) && !("graders" in one) ? withoutIgnored(one, missing) : one);
+  if (Array.isArray(kept.graders)) kept.graders = kept.graders.map(inner);
+  else if (isObject(kept.graders))
+    kept.graders = Object.fromEntries(Object.entries(kept.graders).map(([key, one]) => [key, inner(one)]));
   return kept;
+}
+
+/** An expression among literals. */
+class Code {
+  constructor(readonly text: string) {}
 }
 
 /** Sources in Python become files beside the script. */
 function withSourcesInFiles(grader: Record<string, unknown>, files: Record<string, string>): string {
-  const references = new Map<string, string>();
   const replaced = JSON.parse(JSON.stringify(grader), (_key, value: unknown) => {
     if (!isObject(value) || value.type !== "python" || typeof value.source !== "string") return value;
-    const name = `grader${references.size === 0 ? "" : `-${references.size + 1}`}.py`;
+    const count = Object.keys(files).length;
+    const name = `grader${count === 0 ? "" : `-${count + 1}`}.py`;
     files[name] = value.source;
-    const mark = `read source ${references.size}`;
-    references.set(JSON.stringify(mark), `readFileSync(file("./${name}"), "utf8")`);
-    return { ...value, source: mark };
+    return { ...value, source: new Code(`readFileSync(file("./${name}"), "utf8")`) };
   }) as unknown;
-  let text = literal(replaced, 2);
-  for (const [mark, call] of references) text = text.replace(mark, call);
-  return text;
+  return literal(replaced, 2);
 }
 
-function toConfig(hyperparameters: Record<string, unknown>, missing: string[]): object | undefined {
+function toConfig(hyperparameters: Record<string, unknown>, missing: string[]) {
   const { batch_size, n_epochs, eval_interval, eval_samples, reasoning_effort, ...others } = hyperparameters;
-  const number = (value: unknown) => (typeof value === "number" ? value : undefined);
-  for (const [name, value] of Object.entries(others)) {
-    if (value === undefined || value === null || value === "auto") continue;
-    const why = /multiplier/.test(name)
-      ? "a multiple of a value that is not published; see training.learning_rate and rllm.rollout.n"
-      : "it has no counterpart";
-    missing.push(`hyperparameters.${name} (${JSON.stringify(value)}): ${why}`);
-  }
-  if (reasoning_effort === "minimal" || reasoning_effort === "none")
-    missing.push(`hyperparameters.reasoning_effort (${JSON.stringify(reasoning_effort)})`);
-  const trainer = { total_epochs: number(n_epochs), test_freq: number(eval_interval) };
-  const rollout = { n_val: number(eval_samples) };
-  const config = {
-    data: { train_batch_size: number(batch_size) },
-    rllm: { trainer, rollout },
+  const drop = (name: string, value: unknown, why: string) =>
+    void missing.push(`hyperparameters.${name} (${JSON.stringify(value)}): ${why}`);
+  const isLeft = (value: unknown) => value === undefined || value === null || value === "auto";
+  const count = (name: string, value: unknown) => {
+    if (isLeft(value)) return undefined;
+    if (Number.isSafeInteger(value) && Number(value) > 0) return value;
+    return drop(name, value, "it is not a positive integer");
   };
-  return clean(config) as object | undefined;
+  for (const [name, value] of Object.entries(others)) {
+    if (isLeft(value)) continue;
+    const isMultiplier = name.endsWith("_multiplier");
+    const why = "a multiple of a value that is not published; see training.learning_rate and rllm.rollout.n";
+    drop(name, value, isMultiplier ? why : "it has no counterpart");
+  }
+  const reasoningEffort = ["low", "medium", "high"].find((effort) => effort === reasoning_effort);
+  if (reasoningEffort === undefined && !isLeft(reasoning_effort))
+    drop("reasoning_effort", reasoning_effort, "it is not low, medium or high");
+  const trainer = { total_epochs: count("n_epochs", n_epochs), test_freq: count("eval_interval", eval_interval) };
+  const rollout = { n_val: count("eval_samples", eval_samples) };
+  const config = clean({
+    data: { train_batch_size: count("batch_size", batch_size) },
+    rllm: { trainer, rollout },
+  });
+  return { config: config as object | undefined, reasoningEffort };
 }
 
 /** Without what is undefined, and without objects that are then empty. */
@@ -258,6 +286,7 @@ function literal(value: unknown, depth: number): string {
       "[",
       "]",
     );
+  if (value instanceof Code) return value.text;
   if (!isObject(value)) return JSON.stringify(value);
   const entries = Object.entries(value).map(([key, inner]) => {
     const name = /^[a-z_$][\w$]*$/i.test(key) && key !== "__proto__" ? key : `[${JSON.stringify(key)}]`;

@@ -346,7 +346,9 @@ test("any formula is a number, or refused with a sentence", () => {
       }
     }),
   );
-  expect(() => parseFormula("(".repeat(10_000), [])).toThrow("less nesting");
+  expect(() => parseFormula("(".repeat(500), [])).toThrow("less nesting");
+  expect(() => parseFormula("1+".repeat(50_000), [])).toThrow("at most 1000");
+  expect(() => parseFormula("process.exit(1)", ["a"])).toThrow('found "process" at 1');
 });
 
 describe("hone import rft", () => {
@@ -473,7 +475,52 @@ describe("hone import rft", () => {
     [{ method: { type: "dpo" } }, "not reinforcement"],
     [{ method: { type: "reinforcement", reinforcement: {} } }, "no method.reinforcement.grader"],
     [{ testing_criteria: [] }, "testing_criteria"],
+    [check("eq", "{{ env.KEY }}"), "env.KEY"],
+    [check("eq", "{{ item.constructor('return 1')() }}"), "is not a reference"],
+    [{ ...multi("exact + close.constructor"), name: "m" }, 'found "." at 14'],
+    [{ method: { reinforcement: { grader: check("eq"), response_format: { type: "xml" } } } }, 'type "xml"'],
+    [
+      { method: { reinforcement: { grader: check("eq"), tools: [{ type: "web_search" }] } } },
+      "tools[0] is not a function",
+    ],
   ])("%j is refused", (given, message) => {
     expect(() => importJob(given, { train: "a" })).toThrow(message);
+  });
+
+  test("a grader nested 20,000 deep is refused with its place", () => {
+    let grader: object = check("eq");
+    for (let level = 0; level < 20_000; level++)
+      grader = { type: "multi", graders: { a: grader }, calculate_output: "a" };
+    expect(() => importJob(grader, { train: "a" })).toThrow("graders.a.type: Invalid discriminator");
+  });
+
+  test("the text of a job does not become code, and no setting is dropped silently", () => {
+    const x = { type: "python", source: "1", name: "n\nprocess.exit()", image_tag: "t" };
+    const text = check("eq", "read source 0");
+    const { files, missing } = importJob(
+      {
+        typo: 1,
+        created_at: 5,
+        method: {
+          reinforcement: {
+            grader: { type: "multi", graders: { x, text }, calculate_output: "x" },
+            tools: "search",
+            hyperparameters: { batch_size: "8", n_epochs: -1, eval_interval: "auto", reasoning_effort: "extreme" },
+          },
+        },
+      },
+      { train: "a" },
+    );
+    expect(missing).toEqual([
+      "typo (1)",
+      'tools: "search"',
+      expect.stringContaining("image_tag of n\nprocess.exit()"),
+      'hyperparameters.reasoning_effort ("extreme"): it is not low, medium or high',
+      "hyperparameters.n_epochs (-1): it is not a positive integer",
+      'hyperparameters.batch_size ("8"): it is not a positive integer',
+    ]);
+    expect(files["train.ts"]).toContain("// - image_tag of n process.exit()");
+    expect(files["train.ts"]).toContain('input: "read source 0"');
+    expect(files["train.ts"]).toContain('source: readFileSync(file("./grader.py"), "utf8")');
   });
 });
