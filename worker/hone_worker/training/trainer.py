@@ -43,13 +43,13 @@ class Trainer:
         chunk_size: int = 256,
         micro_batch_tokens: int = 0,
         bytes_per_token: int | None = None,
-        router_replay: bool = False,
+        router_replay: str = "disabled",
         router_aux_loss: float = 0.0,
     ):
         """`chunk_size`: positions whose logits are held at once. `micro_batch_tokens` 0: chosen by memory, of which a token needs
         `bytes_per_token`, if that is known. `router_aux_loss`: the weight of transformers' loss that balances experts, averaged
         over the tokens of a request."""
-        self._routing = Routing() if router_replay else None
+        self._routing = None if router_replay == "disabled" else Routing()
         self._aux_loss = router_aux_loss
         self._chunk = max(1, chunk_size)
         self._bytes_per_token = bytes_per_token
@@ -58,6 +58,8 @@ class Trainer:
         self.counters: dict[str, float] = {"train/tokens_computed": 0, "train/micro_batches": 0, "train/out_of_memory": 0}
         if router_aux_loss > 0:
             self.counters["train/router_aux_loss"] = 0.0
+        if router_replay == "R3":
+            self.counters["train/tokens_without_experts"] = 0
         """Counts since the start, for the metrics."""
 
     def forward(self, policy: Policy, sequences: Sequences, outputs: list[str]) -> dict[str, Tensor]:
@@ -104,6 +106,7 @@ class Trainer:
         counted."""
         sequences.check(policy.model.vocabulary_size)
         policy.require_trainable()
+        self._count_unrouted(policy, sequences)
 
         def run(indices: list[int]) -> None:
             policy.model.balances = self._aux_loss > 0
@@ -189,6 +192,16 @@ class Trainer:
         if self._routing is None or not isinstance(policy, TrainedPolicy):
             return nullcontext()
         return self._routing.replayed(policy, sequences, indices, size, places)
+
+    def _count_unrouted(self, policy: TrainedPolicy, sequences: Sequences) -> None:
+        name = "train/tokens_without_experts"
+        if name not in self.counters or policy.is_critic:
+            return
+        experts = sequences.experts
+        missing = len(sequences.trained) if experts is None else int((experts < 0).any((1, 2)).sum())
+        if missing and not self.counters[name]:
+            print(f"router_replay=R3: the sampler has not told the experts of {missing} tokens", file=sys.stderr, flush=True)
+        self.counters[name] += missing
 
     def _each(self, policy: Policy, sequences: Sequences, run: Callable[[list[int]], None]) -> None:
         """Runs all micro-batches. If one runs out of memory, it and all after it become smaller. The heap is
