@@ -106,10 +106,15 @@ def test_the_auxiliary_loss_is_that_of_transformers(tmp_path, kind):
     policies = Policies(model)
     policy = policies[policies.create({"kind": "full"})]
     lone = sequences_of([([5, 7, 9, 11, 13, 15, 20], [1] * 6)])
-    Trainer(router_aux_loss=0.5).forward_backward(policy, lone, ["logprobs"], weighing(lone, {"logprobs": torch.zeros(6)}))
+    trainer = Trainer(router_aux_loss=0.5)
+    for _ in range(2):  # the metric is that of the last request, not a sum
+        policy.zero_grad()
+        trainer.forward_backward(policy, lone, ["logprobs"], weighing(lone, {"logprobs": torch.zeros(6)}))
     theirs = AutoModelForCausalLM.from_pretrained(model.directory, dtype=torch.float32).eval()
     ids = torch.tensor([[5, 7, 9, 11, 13, 15]])
-    (0.5 * theirs(ids, output_router_logits=True, use_cache=False).aux_loss).backward()
+    loss = theirs(ids, output_router_logits=True, use_cache=False).aux_loss
+    assert trainer.counters["train/router_aux_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    (0.5 * loss).backward()
     wanted = {name: weight.grad for name, weight in theirs.named_parameters() if weight.grad is not None}
     found = {name: master.grad for name, master in zip(policy._weights, policy.parameters)}
     assert any(float(gradient.abs().max()) > 1e-4 for gradient in wanted.values())

@@ -60,7 +60,7 @@ class Trainer:
             self.counters["train/router_aux_loss"] = 0.0
         if router_replay == "R3":
             self.counters["train/tokens_without_experts"] = 0
-        """Counts since the start, for the metrics."""
+        """Counts since the start, for the metrics; the auxiliary loss is that of the last request of a policy."""
 
     def forward(self, policy: Policy, sequences: Sequences, outputs: list[str]) -> dict[str, Tensor]:
         """Outputs `[N]` (fp32, CPU) of all sequences, in order, under the current weights."""
@@ -107,6 +107,8 @@ class Trainer:
         sequences.check(policy.model.vocabulary_size)
         policy.require_trainable()
         self._count_unrouted(policy, sequences)
+        if "train/router_aux_loss" in self.counters and not policy.is_critic:
+            self.counters["train/router_aux_loss"] = 0.0
 
         def run(indices: list[int]) -> None:
             policy.model.balances = self._aux_loss > 0
@@ -121,10 +123,11 @@ class Trainer:
             if (balance := policy.model.balance) is not None:
                 share = len(sequences.outputs(indices)) / max(1, int(sequences.starts[-1]))
                 roots.append((balance, torch.full_like(balance, self._aux_loss * share)))
-                self.counters["train/router_aux_loss"] += share * balance.item()
                 policy.model.balance = None
             if roots:
                 _backward(policy, roots, context)
+            if balance is not None and not policy.is_critic:
+                self.counters["train/router_aux_loss"] += share * balance.item()
 
         self._each(policy, sequences, run)
 
