@@ -84,8 +84,8 @@ export const abilities: readonly Rule[] = [
   ability(
     ["rllm.algorithm.router_replay"],
     "replay of this routing (the local engine in one process; R3 with vLLM as the sampler)",
-    ({ routerReplay }, value) =>
-      value === "disabled" || (routerReplay as readonly unknown[] | undefined)?.includes(value) === true,
+    ({ routerReplay = [] }, value) =>
+      value === undefined ? routerReplay.length > 0 : value === "disabled" || routerReplay.some((one) => one === value),
   ),
   {
     outcome: "unsupported",
