@@ -1,4 +1,4 @@
-type NumberArray = Uint8Array | Int32Array | Float32Array | Float64Array;
+type NumberArray = Uint8Array | Int16Array | Int32Array | Float32Array | Float64Array;
 
 /** A new array of this type, with the values of the given arrays one after another. */
 export function concatenate<Whole extends NumberArray>(

@@ -5,6 +5,7 @@
 import type { Loss, LossValue, Outputs } from "../algorithms/types.ts";
 import type { MediaStore } from "../images/media-store.ts";
 import type { Media, StoredImage } from "../images/types.ts";
+import type { RoutingPart } from "../trajectories/routing.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
 
 /** The image support of an engine's model. */
@@ -152,6 +153,8 @@ export interface SampleRequest {
   topLogprobs?: number;
   /** Also return the k most likely tokens at each position of the prompt, except the first. */
   topPromptLogprobs?: number;
+  /** Also return the experts of each token from this position on, except the last. For engines with `routerReplay` R3. */
+  routingFrom?: number;
   /** Return log-probabilities at the sampling temperature, without filters; greedy counts as temperature 1. */
   temperedLogprobs?: boolean;
   /** Equal for requests whose prompts continue each other, such as the turns of a rollout. */
@@ -177,6 +180,8 @@ export interface Sample {
   policyVersion: number;
   /** `[T]` version of each token's weights, where new weights were published while the sequence was sampled. */
   tokenVersions?: Int32Array;
+  /** The experts of prompt and reply, if they were requested. */
+  routing?: readonly RoutingPart[];
   /** `[P]`, the first is NaN. */
   promptLogprobs?: Float32Array;
   /** `[T][k]`, most likely first. */

@@ -54,8 +54,8 @@ export async function makeTinyModel(directory: string, seed = 0, headSize = 8): 
 }
 
 /** Writes a tiny random mixture of four experts in the form of Qwen3-MoE, as `makeTinyModel` does. */
-export async function makeTinyMixture(directory: string): Promise<string> {
-  await makeModel(directory, "make_tiny_model.py", (at) => [at, "0", "8", "4"]);
+export async function makeTinyMixture(directory: string, headSize = 8): Promise<string> {
+  await makeModel(directory, "make_tiny_model.py", (at) => [at, "0", String(headSize), "4"]);
   return directory;
 }
 

@@ -238,6 +238,12 @@ test("neutral values and names registered by the user's code are not refused", (
   expect(unsupportedSettings(own, { registered: ["mine"] })).toEqual([]);
 });
 
+test("a vLLM server that Hone starts on a CPU does not return experts", () => {
+  const cpu = ["rllm.algorithm.router_replay=R3", "local={device: cpu, sampler: {type: vllm}}"];
+  expect(found(...cpu)).toEqual([expect.stringMatching(/router_replay.*NVIDIA GPU.*Triton/s)]);
+  expect(found(...cpu, "local.sampler.url=http://127.0.0.1:8000")).toEqual([]);
+});
+
 test("all refused settings are reported at once with their origins", () => {
   const overrides = ["rllm.remote_runtime.enabled=true", "rllm.algorithm.router_replay=R3"];
   const check = () => checkSettings(composeConfig({ overrides }));

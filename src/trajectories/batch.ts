@@ -76,9 +76,9 @@ export function keepTokens(batch: TrainingBatch, keep: Uint8Array): TrainingBatc
   if (keep.every((kept) => kept === 1)) return batch;
   const gather = (values: Float32Array) => values.filter((_, token) => keep[token] === 1);
   let token = 0;
-  const sequences = batch.sequences.map(({ tokens, trained }) => ({
-    tokens,
-    trained: trained.map((flag) => (flag === 1 ? keep[token++]! : 0)),
+  const sequences = batch.sequences.map((sequence) => ({
+    ...sequence,
+    trained: sequence.trained.map((flag) => (flag === 1 ? keep[token++]! : 0)),
   }));
   const counts = sequences.map(({ trained }) => trained.reduce((sum, flag) => sum + flag, 0));
   const offsets = offsetsOf(counts);

@@ -154,9 +154,12 @@ function packRows(rows: readonly Row[]): TrainingBatch {
   const advantages = rows.map((row) => row.advantages);
   const offsets = offsetsOf(logprobs.map(({ length }) => length));
   const batch: TrainingBatch = {
-    sequences: rows.map(({ sequence: { tokens, trained, media } }) =>
-      media ? { tokens, trained, media } : { tokens, trained },
-    ),
+    sequences: rows.map(({ sequence: { tokens, trained, media, routing } }) => ({
+      tokens,
+      trained,
+      ...(media ? { media } : {}),
+      ...(routing ? { routing } : {}),
+    })),
     offsets,
     advantages: concatenate(Float32Array, advantages),
     samplerLogprobs: concatenate(Float32Array, logprobs),

@@ -1,5 +1,6 @@
 /** Turns the steps of one trajectory into token sequences to train on. Masks come only from sampled spans. */
 import { concatenate } from "../concatenate.ts";
+import { joinRouting } from "./routing.ts";
 import type { Sequence, SequenceStart, Step, Trajectory } from "./types.ts";
 
 export interface SampledSequence extends Sequence {
@@ -118,6 +119,11 @@ function mergeSteps({ steps, last }: StepRun): SampledSequence {
     truncated: last.stopReason === "length",
   };
   if (last.media) sequence.media = last.media;
+  const routing = joinRouting(
+    steps.flatMap((step) => step.routing ?? []),
+    tokens.length,
+  );
+  if (routing) sequence.routing = routing;
   if (sampled.some((step) => step.processed)) sequence.processed = true;
   return sequence;
 }

@@ -5,6 +5,7 @@
 import type { SequenceStart } from "../chat/conversations/conversation.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
 import type { Media } from "../images/types.ts";
+import type { Routing, RoutingPart } from "./routing.ts";
 
 export type { SequenceStart } from "../chat/conversations/conversation.ts";
 export type { ChatMessage } from "../chat/messages.ts";
@@ -79,6 +80,8 @@ export interface Step {
   policyVersion: number;
   /** `[T]` version of the policy of each token, if new weights were published while they were sampled. */
   tokenVersions?: Int32Array;
+  /** The experts that computed prompt and reply, without those that an earlier step of its sequence has. */
+  routing?: readonly RoutingPart[];
   stopReason: "stop" | "length" | "aborted";
   /** The limit that cut the reply off, if `stopReason` is "length". */
   cutOffBy?: LengthLimit;
@@ -157,6 +160,8 @@ export interface Sequence {
   tokens: Int32Array;
   /** The images within the tokens, in order. */
   media?: readonly Media[];
+  /** The experts that training repeats, if the sampler has told them. */
+  routing?: Routing;
   /** `[L-1]` 0/1; `trained[i]` = 1: the log-probability of `tokens[i + 1]` is an output and enters the loss. */
   trained: Uint8Array;
   /**

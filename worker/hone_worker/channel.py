@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-DTYPES = {"i32": np.dtype("<i4"), "f32": np.dtype("<f4"), "u8": np.dtype("u1"), "i64": np.dtype("<i8")}
+DTYPES = {"i16": np.dtype("<i2"), "i32": np.dtype("<i4"), "f32": np.dtype("<f4"), "u8": np.dtype("u1"), "i64": np.dtype("<i8")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNMENT = 8
 REPLIES = frozenset({"gradient", "cancel"})

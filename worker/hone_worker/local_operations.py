@@ -73,8 +73,8 @@ class LocalOperations(Operations):
             self._model = loaded = LanguageModel(source)
             self._vision = loaded.vision
             self._policies = Policies(loaded)
-            replay, aux_loss = header.get("router_replay", False), header.get("router_aux_loss", 0.0)
-            if replay:
+            replay, aux_loss = header.get("router_replay", "disabled"), header.get("router_aux_loss", 0.0)
+            if replay != "disabled":
                 loaded.mixtures.require_replay(source.name)
             if aux_loss > 0:
                 loaded.mixtures.require_loss(source.name)

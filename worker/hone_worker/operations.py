@@ -206,7 +206,8 @@ class Operations(ABC):
     def _sequences(self, message: Message) -> Iterator[Any]:
         """The sequences of a message, with their images."""
         arrays, pictures = message.arrays, self._pictures(message)
-        yield Sequences(arrays["tokens"], arrays["offsets"], arrays["trained"], arrays.get("targets"), pictures)
+        given = arrays["tokens"], arrays["offsets"], arrays["trained"], arrays.get("targets")
+        yield Sequences(*given, pictures, arrays.get("experts"))
 
     def _pictures(self, message: Message) -> list[Pictures] | None:
         """The images of each sequence of a message; None if it has none."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from count_memory import RANKS, live, peak_of
+from families.text import TEXT, build
 from hone_sharded.memory import measure_shared
 from hone_worker.memory_plan import Sharing, Training, measure, measure_frozen
 from hone_worker.models.model import load_model
@@ -46,6 +47,15 @@ def save(kind: str, folder: Path, auto: type = AutoModelForCausalLM, **more):
     config = AutoConfig.for_model(kind, max_position_embeddings=2048, **SHAPES[kind], **more)
     auto.from_config(config).save_pretrained(folder)
     return config
+
+
+def test_layers_of_a_class_of_their_own_are_planned(tmp_path):
+    folder = build(next(family for family in TEXT if family.kind == "falcon"), tmp_path)
+    model = load_model(str(folder), "model", cache_dir=tmp_path, device="cpu", dtype="float32")
+    policies = Policies(model)
+    parameters = policies[policies.create(LORA)].parameters
+    planned = measure(AutoConfig.from_pretrained(folder), Training(LORA, 64, torch.float32, "cpu"))
+    assert planned.gradients == 4 * sum(parameter.numel() for parameter in parameters) > 0
 
 
 CASES = list(product(SHAPES, ["float32", "bfloat16"], [LORA, FULL], [False, True]))

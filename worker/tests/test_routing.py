@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from families.text import TEXT, build
@@ -39,7 +41,7 @@ def logprobs(trainer: Trainer, policy) -> torch.Tensor:
 def test_replay_keeps_the_choice_until_a_publish(tmp_path, kind, checkpointing):
     model = load(tmp_path, kind, gradient_checkpointing=checkpointing)
     policy = trained(model)
-    replaying, plain = Trainer(router_replay=True), Trainer(micro_batch_tokens=30)
+    replaying, plain = Trainer(router_replay="R2"), Trainer(micro_batch_tokens=30)
     before = logprobs(replaying, policy)
     assert torch.equal(before, logprobs(Trainer(), policy))
     for name, weight in model.module.named_parameters():
@@ -67,16 +69,52 @@ def test_replay_keeps_the_choice_until_a_publish(tmp_path, kind, checkpointing):
     assert torch.allclose(logprobs(replaying, policy), moved, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["qwen3_moe", "deepseek_v3"])
+def test_the_experts_of_the_sampler_are_repeated(tmp_path, kind, capfd):
+    model = load(tmp_path, kind)
+    policy = trained(model)
+    recording = Trainer(router_replay="R2")
+    logprobs(recording, policy)
+    _, chosen = recording._routing._known[policy]
+    layers = model.config.num_hidden_layers  # the first of DeepSeek's is not a mixture
+    experts = np.full((len(SEQUENCES.trained), layers, 2), -1, np.int16)
+    for s in range(len(SEQUENCES)):
+        own = chosen.get(SEQUENCES.identity(s).tobytes(), experts[:0])  # one has no outputs
+        rows = experts[SEQUENCES.offsets[s] - s :][: len(own)]
+        rows[:, : -own.shape[1]], rows[:, -own.shape[1] :] = 0, own  # as vLLM sends them
+    for name, weight in model.module.named_parameters():
+        if name.endswith("gate.weight"):
+            weight.copy_(torch.randn_like(weight) * 30)  # the trainer alone chooses others
+    held, moved = logprobs(recording, policy), logprobs(Trainer(), policy)
+    assert not torch.allclose(moved, held, atol=1e-3)
+    trainer = Trainer(router_replay="R3")
+    told = replace(SEQUENCES, experts=experts)
+    assert torch.allclose(trainer.forward(policy, told, ["logprobs"])["logprobs"], held, atol=1e-5)
+    assert torch.allclose(logprobs(Trainer(router_replay="R3"), policy), moved, atol=1e-5)
+    zero = weighing(SEQUENCES, {"logprobs": torch.zeros(COUNT)})
+    trainer.forward_backward(policy, told, ["logprobs"], zero)
+    known = int((experts[:, layers - 1, 0] >= 0).sum())
+    assert trainer.counters["train/tokens_without_experts"] == len(experts) - known > 0
+    assert "has not told" in capfd.readouterr().err
+    with pytest.raises(UserMistake, match="other layers"):
+        Trainer(router_replay="R3").forward(policy, replace(SEQUENCES, experts=experts[:, :1]), ["logprobs"])
+
+
 @pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss"])
 def test_the_auxiliary_loss_is_that_of_transformers(tmp_path, kind):
     model = load(tmp_path, kind)
     policies = Policies(model)
     policy = policies[policies.create({"kind": "full"})]
     lone = sequences_of([([5, 7, 9, 11, 13, 15, 20], [1] * 6)])
-    Trainer(router_aux_loss=0.5).forward_backward(policy, lone, ["logprobs"], weighing(lone, {"logprobs": torch.zeros(6)}))
+    trainer = Trainer(router_aux_loss=0.5)
+    for _ in range(2):  # the metric is that of the last request, not a sum
+        policy.zero_grad()
+        trainer.forward_backward(policy, lone, ["logprobs"], weighing(lone, {"logprobs": torch.zeros(6)}))
     theirs = AutoModelForCausalLM.from_pretrained(model.directory, dtype=torch.float32).eval()
     ids = torch.tensor([[5, 7, 9, 11, 13, 15]])
-    (0.5 * theirs(ids, output_router_logits=True, use_cache=False).aux_loss).backward()
+    loss = theirs(ids, output_router_logits=True, use_cache=False).aux_loss
+    assert trainer.counters["train/router_aux_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    (0.5 * loss).backward()
     wanted = {name: weight.grad for name, weight in theirs.named_parameters() if weight.grad is not None}
     found = {name: master.grad for name, master in zip(policy._weights, policy.parameters)}
     assert any(float(gradient.abs().max()) > 1e-4 for gradient in wanted.values())

@@ -4,7 +4,7 @@
  */
 import { RunError } from "../../errors.ts";
 
-export type TypedArray = Int32Array | Float32Array | Uint8Array | BigInt64Array;
+export type TypedArray = Int16Array | Int32Array | Float32Array | Uint8Array | BigInt64Array;
 
 export interface FrameArray {
   data: TypedArray;
@@ -20,7 +20,13 @@ export interface Frame {
 /** A plain typed array is one-dimensional. */
 export type OutgoingArrays = Record<string, TypedArray | FrameArray>;
 
-const constructors = { i32: Int32Array, f32: Float32Array, u8: Uint8Array, i64: BigInt64Array } as const;
+const constructors = {
+  i16: Int16Array,
+  i32: Int32Array,
+  f32: Float32Array,
+  u8: Uint8Array,
+  i64: BigInt64Array,
+} as const;
 type DtypeName = keyof typeof constructors;
 
 interface ArrayDescription {
@@ -37,6 +43,7 @@ const maxHeaderBytes = 2 ** 26;
 const padded = (bytes: number): number => Math.ceil(bytes / alignment) * alignment;
 
 function dtypeOf(data: TypedArray): DtypeName {
+  if (data instanceof Int16Array) return "i16";
   if (data instanceof Int32Array) return "i32";
   if (data instanceof Float32Array) return "f32";
   return data instanceof Uint8Array ? "u8" : "i64";

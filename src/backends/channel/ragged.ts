@@ -24,8 +24,21 @@ export function sequenceArrays(sequences: readonly Sequence[]): OutgoingArrays {
     Int32Array,
     sequences.map((sequence) => sequence.tokens),
   );
-  if (sequences.every(({ targets }) => targets === undefined)) return { tokens, offsets, trained };
-  return { tokens, offsets, trained, targets: concatenate(Int32Array, sequences.map(targetsOf)) };
+  const arrays = { tokens, offsets, trained, ...routingArray(sequences) };
+  if (sequences.every(({ targets }) => targets === undefined)) return arrays;
+  return { ...arrays, targets: concatenate(Int32Array, sequences.map(targetsOf)) };
+}
+
+/** The experts of all tokens except each sequence's last; -1 where they are unknown. */
+function routingArray(sequences: readonly Sequence[]): OutgoingArrays {
+  const known = sequences.find(({ routing }) => routing !== undefined)?.routing;
+  if (known === undefined) return {};
+  const { layers, expertsOfToken } = known;
+  const parts = sequences.map(
+    ({ routing, trained }) => routing?.experts ?? new Int16Array(trained.length * layers * expertsOfToken).fill(-1),
+  );
+  const experts = concatenate(Int16Array, parts);
+  return { experts: { data: experts, shape: [experts.length / (layers * expertsOfToken), layers, expertsOfToken] } };
 }
 
 function targetsOf({ tokens, trained, targets }: Sequence, index: number): Int32Array {

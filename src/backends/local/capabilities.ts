@@ -50,6 +50,7 @@ export const capabilitiesWith = (kind: "vllm" | "sglang", trainer = capabilities
   sampling: trainer.sampling.filter((name) => name !== "tempered_logprobs"),
   frozenSampler: { lora: true, full: true },
   loraTargets: denseTargets,
+  routerReplay: trainer.routerReplay?.length && kind === "vllm" ? ["R2", "R3"] : (trainer.routerReplay ?? []),
   // Servers keep the features of images when weights change.
   trainsVision: false,
 });

@@ -153,7 +153,7 @@ export async function openWorker(
         optimizer,
         plan: plan && (await planFields(plan)),
         max_sample_rows: options.maxSampleRows ?? 256,
-        router_replay: options.routerReplay ?? false,
+        router_replay: options.routerReplay ?? "disabled",
         router_aux_loss: options.routerAuxLoss ?? 0,
         ...(processes > 1 ? shardingFields(options) : {}),
         processor: head === undefined ? options.processor : undefined,

@@ -46,8 +46,8 @@ export interface LocalEngineOptions {
   sequenceParallel?: number;
   /** Another version of transformers than the locked one. */
   transformers?: string;
-  /** Keep the experts that training chose first for a sequence, until the next publish. */
-  routerReplay?: boolean;
+  /** `R2`: keep the experts that training chose first for a sequence, until the next publish. `R3`: those of the sampler. */
+  routerReplay?: Config["rllm"]["algorithm"]["router_replay"];
   /** The weight of transformers' auxiliary loss for mixtures of experts. */
   routerAuxLoss?: number;
   /** Sequences sampled at the same time. */
@@ -79,7 +79,7 @@ export function localEngineOptions(
     gradientCheckpointing: local.gradient_checkpointing,
     optimizer: config.training.optimizer,
     ...(local.transformers === null ? {} : { transformers: local.transformers }),
-    routerReplay: rllm.algorithm.router_replay === "R2",
+    routerReplay: rllm.algorithm.router_replay,
     routerAuxLoss: local.router_aux_loss,
     processes: trainingProcesses(config),
     sharding: local.sharding,

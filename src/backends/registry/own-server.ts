@@ -80,6 +80,14 @@ export const ownServerRules: readonly Rule[] = [
     isMet: ({ config }, value) => value !== "sglang" || !startsServer(config) || isOnGpu(config),
     hint: "local.sampler.type=vllm runs on a CPU too",
   },
+  {
+    outcome: "unsupported",
+    keys: ["rllm.algorithm.router_replay"],
+    when: "with R3 and a vLLM server that Hone starts",
+    requires: "an NVIDIA GPU, because vLLM's package for CPUs has no Triton, without which it does not return experts",
+    isMet: ({ config }, value) => value !== "R3" || !startsServer(config) || isOnGpu(config),
+    hint: "rllm.algorithm.router_replay=R2 replays the experts that the trainer chose first",
+  },
 ];
 
 /** @throws UserError when its environment is missing; EngineDied when it ends before it answers */
@@ -150,6 +158,7 @@ export function launchOptions(
     adapters: 3 + staleness,
     tensorParallel: config.local.sampler.tensor_parallel,
     readsImages: images !== undefined,
+    routing: rllm.algorithm.router_replay === "R3",
     timeoutSeconds: config.local.sampler.timeout,
     gpu: onGpu ? gpuOptions(config, model.device, process.env.CUDA_VISIBLE_DEVICES) : undefined,
   };

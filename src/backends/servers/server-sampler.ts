@@ -174,12 +174,13 @@ export function sampleFrom(
   }
 
   function toSample(index: number, request: SampleRequest, reply: ServerReply): Sample {
-    const { tokens, logprobs, promptLogprobs, topLogprobs, topPromptLogprobs, stopReason = "aborted" } = reply;
+    const { tokens, logprobs, routing, promptLogprobs, topLogprobs, topPromptLogprobs, stopReason = "aborted" } = reply;
     const versions = reply.versions ?? [];
     version = versions.at(-1)?.version ?? version;
     const sample: Sample = { request: index, tokens, logprobs, stopReason, policyVersion: version };
     if (mode === "processed" && changesDistribution(request.params)) sample.processed = true;
     if (versions.length > 1) sample.tokenVersions = spread(versions, tokens.length);
+    if (routing !== undefined) sample.routing = routing;
     if (topLogprobs !== undefined) sample.topLogprobs = topLogprobs;
     if (promptLogprobs !== undefined) sample.promptLogprobs = promptLogprobs;
     if (topPromptLogprobs !== undefined) sample.topPromptLogprobs = topPromptLogprobs;

@@ -10,7 +10,16 @@ import { deriveSeed } from "../../random.ts";
 import { continues } from "../../trajectories/to-sequences.ts";
 import { labelOf, type RecordedCall, toTrajectories } from "../to-episode.ts";
 import { createSampleQueue, type Participant } from "./sample-queue.ts";
-import { beginTurn, checkSample, faultOf, responseRoom, toGenerated, toSamplingParams, toStep } from "./turn.ts";
+import {
+  type BegunTurn,
+  beginTurn,
+  checkSample,
+  faultOf,
+  responseRoom,
+  toGenerated,
+  toSamplingParams,
+  toStep,
+} from "./turn.ts";
 import {
   type AttemptChange,
   type CallIdentity,
@@ -87,6 +96,7 @@ function openSession(
     seedFor,
     onEvent,
     grouping = { groupBy: null, nameBy: null },
+    routing = false,
   }: SamplingClientOptions,
   { taskId, rollout, attempt, signal, maxSteps = Number.POSITIVE_INFINITY, keepSteps = true }: SessionOptions,
   participant: Participant,
@@ -156,6 +166,7 @@ function openSession(
     const sampleRequest: SampleRequest = { prompt: begun.prompt, params };
     if (begun.media) sampleRequest.media = begun.media;
     if (topLogprobs > 0) sampleRequest.topLogprobs = topLogprobs;
+    if (routing) sampleRequest.routingFrom = routedBefore(request, begun);
     const began = performance.now();
     calls.set(turn, began);
     let started: number | undefined;
@@ -203,6 +214,20 @@ function openSession(
         since = performance.now();
       }
     }
+  }
+
+  /** How many tokens of a prompt have their experts in a step that it continues, in the same trajectory. */
+  function routedBefore({ role = defaultRole, instance }: GenerateRequest, { prompt, media = [] }: BegunTurn): number {
+    if (grouping.groupBy !== null) return 0;
+    const before = recorded.map(({ step, ...call }) =>
+      call.role === role &&
+      call.instance === instance &&
+      step.routing &&
+      continues({ promptTokens: prompt, media }, step)
+        ? step.promptTokens.length + step.tokens.length - 1
+        : 0,
+    );
+    return Math.max(0, ...before);
   }
 
   /** The chat template's end of a turn may be missing from the model's own end tokens, as in base models. */

@@ -133,7 +133,7 @@ export function toGenerated(
 export function toStep(
   { params: { tools, maxTokens }, compacted }: GenerateRequest,
   { prompt, media, messages, starts }: BegunTurn,
-  { tokens, logprobs, processed, stopReason, policyVersion, tokenVersions }: Sample,
+  { tokens, logprobs, processed, stopReason, policyVersion, tokenVersions, routing }: Sample,
   { text, reply, params }: Generated,
   limits: SamplingLimits,
 ): Step {
@@ -152,6 +152,7 @@ export function toStep(
   if (stopReason === "length") step.cutOffBy = reachedLimit(prompt.length, params.maxTokens, maxTokens, limits);
   if (processed) step.processed = processed;
   if (tokenVersions !== undefined) step.tokenVersions = tokenVersions;
+  if (routing !== undefined) step.routing = routing;
   if (tools !== undefined) step.tools = tools;
   if (starts !== undefined) step.starts = compacted && starts === "new_conversation" ? "compacted" : starts;
   return step;

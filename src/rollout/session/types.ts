@@ -87,6 +87,8 @@ export interface SamplingClientOptions {
   queue?: SampleQueue | undefined;
   /** Default: one trajectory per role. */
   grouping?: TrajectoryGrouping;
+  /** Steps record the experts that sampled them; default false. */
+  routing?: boolean;
   /** Called for everything that happens to a session. Must be quick and must not throw. */
   onEvent?: (event: AttemptEvent) => void;
 }

@@ -81,19 +81,11 @@ export const abilities: readonly Rule[] = [
     ({ loraTargets }, value, { config }) =>
       value === false || config.model.lora_rank === 0 || loraTargets.includes("unembed"),
   ),
-  {
-    outcome: "unsupported",
-    keys: ["rllm.algorithm.router_replay"],
-    because: () =>
-      "the trainer does not read the sampler's routing so far: vLLM 0.32 returns it with each reply (routed_experts, if it runs with --enable-return-routed-experts), but Hone neither starts vLLM so nor sends the routing to the worker",
-    isMet: ({ capabilities }, value) => value !== "R3" || capabilities.routerReplay?.includes("R3") === true,
-    hint: "rllm.algorithm.router_replay=R2 replays the experts that the trainer chose first",
-  },
   ability(
     ["rllm.algorithm.router_replay"],
-    "replay of this routing (R2 on the local engine in one process)",
-    ({ routerReplay }, value) =>
-      value === "disabled" || (routerReplay as readonly unknown[] | undefined)?.includes(value) === true,
+    "replay of this routing (the local engine in one process; R3 with vLLM as the sampler)",
+    ({ routerReplay = [] }, value) =>
+      value === undefined ? routerReplay.length > 0 : value === "disabled" || routerReplay.some((one) => one === value),
   ),
   {
     outcome: "unsupported",

@@ -163,7 +163,7 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
       appendLine(join(path, metricsFile), toJson({ step, kind, epoch, time, ...metrics })),
     writeEpisodes(step, episodes, kind) {
       const lines = (function* () {
-        for (const episode of episodes) yield `${toJson(episode)}\n`;
+        for (const episode of episodes) yield `${toJson(withoutRouting(episode))}\n`;
       })();
       writeWhole(join(path, "episodes", episodesFile(step, kind)), lines);
     },
@@ -224,6 +224,15 @@ function removeUnbegun(root: string): void {
     if (isAbandoned(path) && !hasBegun(path)) rmSync(path, { recursive: true, force: true });
   }
 }
+
+/** Experts would take most of the space, and only training reads them. */
+const withoutRouting = (episode: Episode): Episode => ({
+  ...episode,
+  trajectories: episode.trajectories.map(({ steps, ...trajectory }) => ({
+    ...trajectory,
+    steps: steps.map(({ routing: _, ...step }) => step),
+  })),
+});
 
 /** The name within episodes/. */
 export const episodesFile = (step: number, kind?: "validation") =>

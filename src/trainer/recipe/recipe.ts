@@ -118,6 +118,7 @@ function rolloutOptions({ rllm, data, training }: Config): RolloutOptions {
     atOnce: rllm.agent.engine_args.n_parallel_agents ?? rllm.workflow.n_parallel_tasks,
     limits: { maxPromptLength: data.max_prompt_length, maxLength: training.max_length },
     grouping: { groupBy: rllm.sdk.processing.groupby_key, nameBy: rllm.sdk.processing.traj_name_key },
+    routing: rllm.algorithm.router_replay === "R3",
     enforceSampling: rllm.gateway.client_sampling === "ignore",
     attempts: {
       retryLimit: retry_limit,

@@ -23,6 +23,8 @@ export interface RolloutOptions {
   atOnce: number;
   limits: { maxPromptLength: number; maxLength: number };
   grouping: NonNullable<SamplingClientOptions["grouping"]>;
+  /** Whether training repeats the experts of the sampler. */
+  routing: boolean;
   /** Whether the configured sampling parameters override those in an agent's requests to the gateway. */
   enforceSampling: boolean;
   attempts: Pick<
@@ -118,6 +120,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           ? rolloutSeed(options.seed, "train", draw, ...redrawn)
           : rolloutSeed(options.seed, "validate"),
       grouping: options.grouping,
+      routing: options.routing && purpose === "train",
       onEvent: (event) => emit({ type: "rollout", step, purpose, ...event }),
       queue,
     });

@@ -2,6 +2,7 @@
 replace."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -153,10 +154,20 @@ def _is_linear(module: nn.Module) -> bool:
     if type(module) in (nn.Linear, Conv1D) or not isinstance(module, nn.Linear):
         return type(module) in (nn.Linear, Conv1D)
     try:
+        module = _small(module) if module.weight.is_meta else module
         probe = torch.linspace(-1, 1, module.in_features).to(module.weight)[None]
         return torch.allclose(module(probe), F.linear(probe, module.weight, module.bias), rtol=1e-2, atol=1e-2)
     except Exception:  # noqa: BLE001 - a quantized layer can fail in any way
         return False
+
+
+def _small(module: nn.Linear) -> nn.Linear:
+    """The same kind of layer with a few weights, in place of one of a memory plan, which has none."""
+    small = copy(module)
+    small.in_features = 3
+    weight, bias = torch.linspace(-1, 1, 6, device="cpu").view(2, 3), torch.ones(2, device="cpu")
+    small._parameters = {"weight": nn.Parameter(weight), "bias": None if module.bias is None else nn.Parameter(bias)}
+    return small
 
 
 def _is_router(name: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -25,6 +26,8 @@ class Mixtures:
         named = dict(body.named_modules())
         parents = {name.rpartition(".")[0]: len(getattr(part, keys[0])) for name, (part, keys) in find_stacked(body).items()}
         self._layers = [_Mixture(named[name], experts) for name, experts in parents.items()]
+        self._numbers = [int(next(part for part in name.split(".") if part.isdigit())) for name in parents]
+        """The number of each one's layer in the model."""
         self._last: list[Tensor | None] = []
         for layer in self._layers:
             for name in _ROUTERS:
@@ -69,6 +72,12 @@ class Mixtures:
             for layer in self._layers:
                 layer.mode = None
 
+    def select(self, experts: np.ndarray) -> np.ndarray:
+        """Of `[tokens, layers of the model, experts of a token]` those of the mixtures. Raises UserMistake for another model's."""
+        mixtures = experts[:, self._numbers] if experts.shape[1] > max(self._numbers) else None
+        if mixtures is None or mixtures.max(initial=-1) >= self._layers[0].experts:
+            raise UserMistake("the sampler has other layers or experts than the model", "sample with the model of the run")
+        return mixtures
 
     @contextmanager
     def again(self) -> Iterator[None]:

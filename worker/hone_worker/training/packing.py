@@ -27,6 +27,8 @@ class Sequences:
     """int32, one for each output, in order."""
     pictures: list[Pictures] | None = None
     """The images of each sequence."""
+    experts: np.ndarray | None = None
+    """int16 `[N, layers, experts of a token]`: those of the sampler, where trained has its flags; -1: unknown."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -60,6 +62,10 @@ class Sequences:
         flags = self.trained[start:stop]
         places = np.flatnonzero(flags)
         return places if self.targets is None else np.repeat(places, flags[places])
+
+    def sampled_experts(self, s: int) -> np.ndarray | None:
+        """`[L - 1, layers, experts of a token]`, -1: unknown; None if no sequence has any."""
+        return None if self.experts is None else self.experts[int(self.offsets[s]) - s : int(self.offsets[s + 1]) - s - 1]
 
     def wanted(self, s: int) -> np.ndarray:
         """The token of each output."""

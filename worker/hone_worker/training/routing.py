@@ -1,5 +1,5 @@
-"""Router replay R2: as long as a version of the weights is published, a sequence keeps the experts that the trainer chose when
-it computed the sequence first."""
+"""Router replay: as long as a version of the weights is published, a sequence keeps its experts. With R2 these are those that the
+trainer chose when it computed the sequence first; with R3 those of the sampler, as far as they are known."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import UserMistake
 from ..models.model import LanguageModel
 from ..policies.policy import Policy
 from .packing import Sequences
@@ -29,7 +30,7 @@ class Routing:
     ) -> Iterator[None]:
         """Forwards of a row of `size` tokens choose the known experts. Then the others are known, too."""
         model, known = policy.model, self._of(policy)
-        found = [(places(s), known.get(sequences.identity(s).tobytes())) for s in indices]
+        found = [(places(s), self._first(policy, sequences, s, known)) for s in indices]
         width = next((each.shape[1:] for _, each in found if each is not None), None)
         given = None
         if width is not None:
@@ -40,7 +41,17 @@ class Routing:
             given = torch.from_numpy(rows).to(model.device)
         with model.mixtures.routed(given) as chosen:
             yield
+        if width is not None and chosen[0] is not None and chosen[0].shape[-1] != width[-1]:
+            raise UserMistake("the sampler has another number of experts of a token", "sample with the model of the run")
         self._keep(known, sequences, indices, places, model, chosen)
+
+    @staticmethod
+    def _first(policy: Policy, sequences: Sequences, s: int, known: dict[bytes, np.ndarray]) -> np.ndarray | None:
+        own = known.get(sequences.identity(s).tobytes())
+        sampled = sequences.sampled_experts(s)
+        if own is not None or sampled is None or policy.is_critic:  # a critic is another model than the sampler's
+            return own
+        return policy.model.mixtures.select(sampled)
 
     def _keep(
         self,

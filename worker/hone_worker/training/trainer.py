@@ -43,13 +43,13 @@ class Trainer:
         chunk_size: int = 256,
         micro_batch_tokens: int = 0,
         bytes_per_token: int | None = None,
-        router_replay: bool = False,
+        router_replay: str = "disabled",
         router_aux_loss: float = 0.0,
     ):
         """`chunk_size`: positions whose logits are held at once. `micro_batch_tokens` 0: chosen by memory, of which a token needs
         `bytes_per_token`, if that is known. `router_aux_loss`: the weight of transformers' loss that balances experts, averaged
         over the tokens of a request."""
-        self._routing = Routing() if router_replay else None
+        self._routing = None if router_replay == "disabled" else Routing()
         self._aux_loss = router_aux_loss
         self._chunk = max(1, chunk_size)
         self._bytes_per_token = bytes_per_token
@@ -58,7 +58,9 @@ class Trainer:
         self.counters: dict[str, float] = {"train/tokens_computed": 0, "train/micro_batches": 0, "train/out_of_memory": 0}
         if router_aux_loss > 0:
             self.counters["train/router_aux_loss"] = 0.0
-        """Counts since the start, for the metrics."""
+        if router_replay == "R3":
+            self.counters["train/tokens_without_experts"] = 0
+        """Counts since the start, for the metrics; the auxiliary loss is that of the last request of a policy."""
 
     def forward(self, policy: Policy, sequences: Sequences, outputs: list[str]) -> dict[str, Tensor]:
         """Outputs `[N]` (fp32, CPU) of all sequences, in order, under the current weights."""
@@ -104,6 +106,9 @@ class Trainer:
         counted."""
         sequences.check(policy.model.vocabulary_size)
         policy.require_trainable()
+        self._count_unrouted(policy, sequences)
+        if "train/router_aux_loss" in self.counters and not policy.is_critic:
+            self.counters["train/router_aux_loss"] = 0.0
 
         def run(indices: list[int]) -> None:
             policy.model.balances = self._aux_loss > 0
@@ -118,10 +123,11 @@ class Trainer:
             if (balance := policy.model.balance) is not None:
                 share = len(sequences.outputs(indices)) / max(1, int(sequences.starts[-1]))
                 roots.append((balance, torch.full_like(balance, self._aux_loss * share)))
-                self.counters["train/router_aux_loss"] += share * balance.item()
                 policy.model.balance = None
             if roots:
                 _backward(policy, roots, context)
+            if balance is not None and not policy.is_critic:
+                self.counters["train/router_aux_loss"] += share * balance.item()
 
         self._each(policy, sequences, run)
 
@@ -189,6 +195,16 @@ class Trainer:
         if self._routing is None or not isinstance(policy, TrainedPolicy):
             return nullcontext()
         return self._routing.replayed(policy, sequences, indices, size, places)
+
+    def _count_unrouted(self, policy: TrainedPolicy, sequences: Sequences) -> None:
+        name = "train/tokens_without_experts"
+        if name not in self.counters or policy.is_critic:
+            return
+        experts = sequences.experts
+        missing = len(sequences.trained) if experts is None else int((experts < 0).any((1, 2)).sum())
+        if missing and not self.counters[name]:
+            print(f"router_replay=R3: the sampler has not told the experts of {missing} tokens", file=sys.stderr, flush=True)
+        self.counters[name] += missing
 
     def _each(self, policy: Policy, sequences: Sequences, run: Callable[[list[int]], None]) -> None:
         """Runs all micro-batches. If one runs out of memory, it and all after it become smaller. The heap is

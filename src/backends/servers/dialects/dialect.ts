@@ -24,7 +24,7 @@ export interface Dialect {
 }
 
 export interface ServerReply
-  extends Pick<Sample, "tokens" | "logprobs" | "promptLogprobs" | "topLogprobs" | "topPromptLogprobs"> {
+  extends Pick<Sample, "tokens" | "logprobs" | "routing" | "promptLogprobs" | "topLogprobs" | "topPromptLogprobs"> {
   /** Undefined while the reply is streamed. */
   stopReason: Sample["stopReason"] | undefined;
   /** The version of the weights for each range of tokens, in order and without gaps; undefined if not reported. */

@@ -1,5 +1,5 @@
 /** vLLM's `/v1/completions` with token ids: `prompt` as ids in, `token_ids` out (`return_token_ids`). */
-import { RunError } from "../../../errors.ts";
+import { RunError, UserError } from "../../../errors.ts";
 import { isObject } from "../../../is-object.ts";
 import type { LikelyTokens, SampleRequest } from "../../engine.ts";
 import {
@@ -34,7 +34,13 @@ export const vllmCompletions: Dialect = {
 };
 
 /** The fields of both routes. JSON.stringify omits undefined fields. */
-export function samplingFields({ params, promptLogprobs, topLogprobs = 0, topPromptLogprobs }: SampleRequest) {
+export function samplingFields({
+  params,
+  promptLogprobs,
+  topLogprobs = 0,
+  topPromptLogprobs,
+  routingFrom,
+}: SampleRequest) {
   return {
     max_tokens: params.maxTokens,
     temperature: params.temperature,
@@ -51,6 +57,7 @@ export function samplingFields({ params, promptLogprobs, topLogprobs = 0, topPro
     // 0: only the log-probabilities of the sampled tokens.
     logprobs: topLogprobs,
     prompt_logprobs: topPromptLogprobs ?? (promptLogprobs ? 0 : undefined),
+    routed_experts_prompt_start: routingFrom || undefined,
   };
 }
 
@@ -74,7 +81,32 @@ function readChoice(body: Record<string, unknown>, request: SampleRequest): Serv
   if (Array.isArray(top) && top.every(isObject)) {
     reply.topLogprobs = top.map((alternatives) => readTop(alternatives, topCount));
   }
-  return { ...reply, ...readPrompt(choice.prompt_logprobs, request) };
+  return {
+    ...reply,
+    ...readPrompt(choice.prompt_logprobs, request),
+    ...readRouting(choice, request, reply.stopReason),
+  };
+}
+
+/**
+ * The requested experts, which the last event of a stream has. A reply that was ended early may have none.
+ *
+ * @throws UserError if the server does not return them
+ */
+export function readRouting(
+  { routed_experts: npy }: Record<string, unknown>,
+  { routingFrom: first }: SampleRequest,
+  stopReason: ServerReply["stopReason"],
+): Pick<ServerReply, "routing"> {
+  if (first === undefined || stopReason === undefined) return {};
+  if (typeof npy === "string") return { routing: [{ first, npy }] };
+  if (stopReason === "aborted") return {};
+  throw new UserError(
+    "the inference server does not return the experts of its tokens, which router_replay=R3 repeats",
+    {
+      hint: "start vLLM 0.32 or newer with --enable-return-routed-experts, or set rllm.algorithm.router_replay=R2",
+    },
+  );
 }
 
 /** What a request asks about its prompt. */

