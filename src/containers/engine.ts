@@ -69,16 +69,23 @@ export function findEngine(name?: EngineName): Promise<Engine> {
   return known;
 }
 
+/** Much more than it takes on a busy machine. */
+const infoSeconds = 60;
+
 async function find(names: readonly EngineName[]): Promise<Engine> {
   const problems: string[] = [];
   for (const name of names) {
     const engine = engineOf(name);
-    const answer = await engine.run(["info"], { timeoutMs: 20_000 }).catch((error: Error) => ({
-      exitCode: 1,
-      stderr: /ENOENT/.test(error.message) ? "not installed" : error.message,
-    }));
-    if (answer.exitCode === 0) return engine;
-    problems.push(`${name}: ${answer.stderr.trim().split("\n").at(-1)}`);
+    const ran = engine.run(["info"], { timeoutMs: infoSeconds * 1000 });
+    const problem = await ran.then(
+      ({ exitCode, stderr, cut }) => {
+        if (cut) return `"${name} info" took more than ${infoSeconds} seconds`;
+        return exitCode === 0 ? undefined : stderr.trim().split("\n").at(-1);
+      },
+      (error: Error) => (/ENOENT/.test(error.message) ? "not installed" : error.message),
+    );
+    if (problem === undefined) return engine;
+    problems.push(`${name}: ${problem}`);
   }
   throw new UserError(`no container engine works (${problems.join("; ")})`, {
     hint: 'install one: on Debian or Ubuntu "apt-get install podman runc", or Docker; docs/guide/harbor.md has podman\'s settings in containers',
