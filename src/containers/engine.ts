@@ -53,7 +53,8 @@ const engineOf = (name: EngineName): Engine => ({
     }),
 });
 
-const infoMs = 20_000;
+/** Much more than it takes on a busy machine. */
+const infoMs = 60_000;
 export const noAnswer = `no answer within ${infoMs / 1000} s`;
 
 const found = new Map<string, Promise<Engine>>();

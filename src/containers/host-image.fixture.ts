@@ -14,6 +14,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { type Engine, findEngine, noAnswer } from "./engine.ts";
 
 const programs = "bash cat chmod cp env head id kill ls mkdir mv ps rm setsid sleep tar touch".split(" ");
@@ -24,7 +25,7 @@ const programs = "bash cat chmod cp env head id kill ls mkdir mv ps rm setsid sl
  */
 export async function testEngine(): Promise<Engine | string> {
   if (process.platform !== "linux") return "containers are tested on Linux";
-  const folder = mkdtempSync(join(tmpdir(), "hone-containers-"));
+  const folder = temporaryFolder("containers");
   const settings =
     '[containers]\nnetns="host"\ndefault_ulimits=["nofile=1024:1024","nproc=4096:4096"]\n[engine]\nruntime="runc"\n';
   writeFileSync(join(folder, "containers.conf"), settings);

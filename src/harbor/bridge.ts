@@ -1,10 +1,7 @@
 /** The resident process in which Harbor runs trials: `worker/hone_harbor/bridge.py`, one for each process of Hone. */
-import { type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
-import { once } from "node:events";
-import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
-import { RunError } from "../errors.ts";
-import { guardGroup } from "../processes/group-guard.ts";
+import { RunError, UserError } from "../errors.ts";
+import { AnswerError, openResident, type Report, type Resident } from "../processes/resident.ts";
 import { prepareEnvironment } from "../python/prepare.ts";
 
 /** What Harbor reports of a trial. */
@@ -32,120 +29,44 @@ export interface TrialListener {
   log(phase: string, text: string): void;
 }
 
-/** Harbor raised an error before or outside of a trial. */
-export class TrialError extends Error {
-  override name = "TrialError";
-  readonly kind: string;
-
-  constructor(message: string, kind: string) {
-    super(message);
-    this.kind = kind;
-  }
-}
-
-export interface Bridge {
-  readonly pid: number;
-  /** @throws TrialError; RunError if the process ended */
-  run(request: TrialRequest, listener: TrialListener, signal: AbortSignal): Promise<TrialResult>;
-}
-
-interface Pending {
-  listener: TrialListener;
-  resolve(result: TrialResult): void;
-  reject(error: unknown): void;
-}
-
 const script = fileURLToPath(new URL("../../worker/hone_harbor/bridge.py", import.meta.url));
 
-let current: Promise<Bridge> | undefined;
+let current: Promise<Resident> | undefined;
 
-/** Starts the bridge, or returns the running one. It does not keep this process alive, and ends with it. */
-export function openBridge(): Promise<Bridge> {
-  current ??= start().catch((error: unknown) => {
+/** Starts the bridge, or returns the running one. */
+export function openBridge(): Promise<Resident> {
+  const end = () => {
     current = undefined;
-    throw error;
-  });
+  };
+  current ??= prepareEnvironment("harbor").then((python) =>
+    openResident("Harbor's bridge", [python, script], process.env, end),
+  );
+  current.catch(end);
   return current;
 }
 
-const keptLines = 15;
+/** Harbor's own errors: of its set-up, of an agent's or task's configuration, of the engine. */
+export function toTrialFailure(error: unknown): unknown {
+  if (!(error instanceof AnswerError)) return error;
+  const { message, kind } = error;
+  const isMistake =
+    /^(ValidationError|ValueError|TypeError|KeyError|MissingModelCredentialError|SystemExit|FileNotFoundError)$/;
+  const text = `Harbor could not run the trial: ${kind}: ${message}`;
+  return isMistake.test(kind) ? new UserError(text) : new RunError(text);
+}
 
-async function start(): Promise<Bridge> {
-  const python = await prepareEnvironment("harbor");
-  const child = spawn(python, [script], { stdio: "pipe", detached: true });
-  await once(child, "spawn").catch((cause: Error) => {
-    throw new RunError(`Harbor's bridge cannot be started: ${cause.message}`, { cause });
-  });
-  const pid = child.pid ?? 0;
-  const release = guardGroup(pid);
-  const pending = new Map<number, Pending>();
-  const lastLines: string[] = [];
-  let ids = 0;
-  child.stdin.on("error", () => {});
-  createInterface({ input: child.stderr }).on("line", (line) => {
-    if (lastLines.push(line) > keptLines) lastLines.shift();
-  });
-  createInterface({ input: child.stdout }).on("line", (line) => {
-    const { id, event, log, phase = "", result, error, kind = "" } = JSON.parse(line) as Message;
-    const trial = id === undefined ? undefined : pending.get(id);
-    if (trial === undefined || id === undefined) return;
-    if (event) trial.listener.event(event);
-    if (log !== undefined) trial.listener.log(phase, log);
-    if (result === undefined && error === undefined) return;
-    pending.delete(id);
-    keepAlive(child, pending.size > 0);
-    if (result) trial.resolve(result);
-    else trial.reject(new TrialError(error ?? "", kind));
-  });
-  child.once("close", (code, signal) => {
-    release();
-    current = undefined;
-    const said = lastLines.map((line) => `\n  ${line}`).join("");
-    for (const { reject } of pending.values()) {
-      reject(new RunError(`Harbor's bridge ended ${signal ? `by ${signal}` : `with exit code ${code}`}${said}`));
-    }
-    pending.clear();
-  });
-  keepAlive(child, false);
-  const send = (message: object) => child.stdin.write(`${JSON.stringify(message)}\n`);
-  return {
-    pid,
-    run: (request, listener, signal) =>
-      new Promise((resolve, reject) => {
-        const id = ids++;
-        const cancel = () => void send({ id, cancel: true });
-        const end = () => signal.removeEventListener("abort", cancel);
-        pending.set(id, {
-          listener,
-          resolve(result) {
-            end();
-            resolve(result);
-          },
-          reject(error) {
-            end();
-            reject(error);
-          },
-        });
-        keepAlive(child, true);
-        signal.addEventListener("abort", cancel, { once: true });
-        send({ id, ...request });
-        if (signal.aborted) cancel();
-      }),
+/** @throws UserError or RunError if Harbor raised an error before or outside of the trial, or the bridge ended */
+export async function runInHarbor(
+  request: TrialRequest,
+  listener: TrialListener,
+  signal: AbortSignal,
+): Promise<TrialResult> {
+  const bridge = await openBridge();
+  const onReport = ({ event, log, phase }: Report) => {
+    if (event !== undefined) listener.event(event as TrialEvent);
+    if (log !== undefined) listener.log(String(phase), String(log));
   };
-}
-
-/** An idle bridge does not keep this process alive. */
-function keepAlive(child: ChildProcessWithoutNullStreams, alive: boolean): void {
-  const streams = [child.stdin, child.stdout, child.stderr] as unknown as Record<"ref" | "unref", () => void>[];
-  for (const handle of [child, ...streams]) handle[alive ? "ref" : "unref"]();
-}
-
-interface Message {
-  id?: number;
-  event?: TrialEvent;
-  log?: string;
-  phase?: string;
-  result?: TrialResult;
-  error?: string;
-  kind?: string;
+  return bridge.ask<TrialResult>(request, signal, onReport).catch((error: unknown) => {
+    throw toTrialFailure(error);
+  });
 }

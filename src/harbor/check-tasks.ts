@@ -2,10 +2,10 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { findEngine } from "../containers/engine.ts";
-import { TrialError, type TrialEvent } from "./bridge.ts";
+import type { TrialEvent } from "./bridge.ts";
 import { replacePrograms, shellAgent, writeReward } from "./forgeries.ts";
 import { taskFolders } from "./harbor-tasks.ts";
-import { toOutcome, toTrialFailure } from "./outcome.ts";
+import { toOutcome } from "./outcome.ts";
 import { runTrial } from "./run-trial.ts";
 import { readTask, type TaskFolder } from "./task-files.ts";
 
@@ -77,8 +77,6 @@ async function rewardOf(
   const seen = new Set<TrialEvent>();
   const settings = { task, agent, environment, network, mounts: {}, guard: true, mountedAgent: false, more: {} };
   const listener = { event: (event: TrialEvent) => void seen.add(event), log: () => {} };
-  const trial = await runTrial(settings, listener, signal, () => {}).catch((error: unknown) => {
-    throw error instanceof TrialError ? toTrialFailure(error) : error;
-  });
+  const trial = await runTrial(settings, listener, signal, () => {});
   return toOutcome(trial, seen, () => {}).reward;
 }

@@ -1,22 +1,24 @@
 /** Trials in real containers, through Harbor and the gateway. Without a container engine they do not run, and say so. */
-import { existsSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { afterAll, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import { hostImage, testEngine } from "../containers/host-image.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { openBridge } from "./bridge.ts";
 import { shellAgent, writeReward } from "./forgeries.ts";
 import { type HarborOptions, type HarborTask, harbor, harborTasks } from "./index.ts";
-import { makeTask } from "./make-tasks.fixture.ts";
+import { bashAgent, makeTask, testsFolder } from "./make-tasks.fixture.ts";
+import { watchTrials } from "./trials.fixture.ts";
 
 const engine = await testEngine();
 if (typeof engine === "string") console.warn(`NOT RUN: trials of Harbor in containers (${engine})`);
-const root = mkdtempSync(join(tmpdir(), "harbor-e2e-"));
-afterAll(() => rmSync(root, { recursive: true, force: true }));
+// Also of the bridge, which imports this agent.
+process.env.PYTHONPATH = testsFolder;
+const root = temporaryFolder("harbor-e2e");
+process.env.TMPDIR = temporaryFolder("harbor-trials");
+const trials = watchTrials(engine, process.env.TMPDIR);
 
 async function run(workflow: Workflow<HarborTask>, reply = () => "echo done > /app/answer.txt"): Promise<Episode> {
   const rows = [harborTasks(root).task(0).row];
@@ -29,32 +31,13 @@ const options = (command: string, more: Partial<HarborOptions> = {}): HarborOpti
   ...{ agent: shellAgent, environment: "podman", network: "host", agentArgs: { command }, ...more },
 });
 
-/** An agent in bash: asks the model for a command over HTTP, and executes it. */
-const askModel = (baseURL: string) => {
-  const { hostname, port, pathname } = new URL(baseURL);
-  const body = '{"messages":[{"role":"user","content":"Which command?"}]}';
-  const head = `POST ${pathname}/chat/completions HTTP/1.1\\r\\nHost: ${hostname}\\r\\nConnection: close\\r\\n`;
-  const type = `Content-Type: application/json\\r\\nContent-Length: ${body.length}\\r\\n\\r\\n`;
-  return `exec 3<>/dev/tcp/${hostname}/${port}; printf '%b' '${head}${type}${body}' >&3
-answer=$(cat <&3); command=\${answer#*'"content":"'}; command=\${command%%'"'*}; eval "$command"`;
-};
-
-const left = async () => {
-  if (typeof engine === "string") return [];
-  const { stdout } = await engine.run(["ps", "-a", "--format", "{{.Names}}"]);
-  return stdout.split("\n").filter((name) => name.startsWith("hone-"));
-};
-
 test.skipIf(typeof engine === "string")(
   "an agent earns the reward with its exact tokens; a forged reward, work after the limit and a killed bridge earn none",
   async () => {
     if (typeof engine === "string") return;
     makeTask(root, await hostImage(engine));
     const [own, forged, late] = await Promise.all([
-      run(async (task, context) => {
-        const command = askModel(context.gateway.baseURL);
-        return harbor(options(command))(task, context);
-      }),
+      run(harbor({ ...options(""), agent: bashAgent, agentArgs: {}, trainSideCalls: true })),
       run(harbor(options(writeReward))),
       run(harbor(options("(setsid sh -c 'sleep 15; echo done > /app/answer.txt' &); sleep 60", { timeoutSeconds: 5 }))),
     ]);
@@ -78,12 +61,7 @@ test.skipIf(typeof engine === "string")(
       return harbor(options("sleep 30"))(task, { ...context, stage });
     });
     expect(killed.failure).toMatchObject({ kind: "infrastructure", message: expect.stringContaining("SIGKILL") });
-    expect(await left()).toEqual([]);
-    const folders = readdirSync(tmpdir()).filter(
-      (name) => name.startsWith("hone-harbor-") && name.includes(`@${process.pid}@`),
-    );
-    expect(folders.flatMap((name) => readdirSync(join(tmpdir(), name, "trials")))).toEqual([]);
-    expect(folders.every((name) => existsSync(join(tmpdir(), name, "tasks")))).toBe(true);
+    expect(await trials.left()).toEqual([]);
   },
   600_000,
 );
@@ -93,17 +71,15 @@ test.skipIf(typeof engine === "string" || !nightly)(
   async () => {
     if (typeof engine === "string") return;
     makeTask(root, await hostImage(engine));
-    const before = await left();
     const lost = await run(async (task, context) => {
       const stage = (name: string) => {
         context.stage(name);
-        if (name === "agent")
-          void left().then((names) => engine.run(["kill", ...names.filter((one) => !before.includes(one))]));
+        if (name === "agent") void trials.containers().then((names) => engine.run(["kill", ...names]));
       };
       return harbor(options("sleep 60"))(task, { ...context, stage });
     });
     expect(lost.failure).toMatchObject({ kind: "infrastructure" });
-    expect((await left()).filter((name) => !before.includes(name))).toEqual([]);
+    expect(await trials.left()).toEqual([]);
   },
   600_000,
 );

@@ -5,9 +5,9 @@ import { findEngine } from "../containers/engine.ts";
 import { UserError } from "../errors.ts";
 import { isLoopback } from "../http/web-guard.ts";
 import { agentFacts, modelConnection } from "./agents.ts";
-import { TrialError, type TrialEvent } from "./bridge.ts";
+import type { TrialEvent } from "./bridge.ts";
 import type { HarborTask } from "./harbor-tasks.ts";
-import { checkCalls, toOutcome, toTrialFailure } from "./outcome.ts";
+import { checkCalls, toOutcome } from "./outcome.ts";
 import { engineOf, runTrial } from "./run-trial.ts";
 
 export interface HarborOptions {
@@ -101,9 +101,7 @@ export function harbor(options: HarborOptions): Workflow<HarborTask> {
       { event: onEvent, log: (phase, text) => logLines(log, phase, text) },
       signal,
       tearDown,
-    ).catch((error: unknown) => {
-      throw error instanceof TrialError ? toTrialFailure(error) : error;
-    });
+    );
     const outcome = toOutcome(trial, seen, stage);
     stage("agent");
     if (!withoutModel)

@@ -1,6 +1,7 @@
 /** For tests: tasks of one command each. */
 import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
 
 /** Writes a task whose verifier wants the word in /app/answer.txt. @returns its folder */
 export function makeTask(root: string, image: string, word = "done"): string {
@@ -23,3 +24,7 @@ if [ "$(cat /app/answer.txt 2>/dev/null)" = ${word} ]; then echo 1; else echo 0;
   }
   return folder;
 }
+
+/** In `worker/tests`, which PYTHONPATH must have. */
+export const bashAgent = "bash_agent:BashAgent";
+export const testsFolder = fileURLToPath(new URL("../../worker/tests", import.meta.url));

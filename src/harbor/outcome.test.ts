@@ -2,8 +2,9 @@
 import { expect, test } from "vitest";
 import { ModelCallError, RolloutEnded } from "../agents/control-flow.ts";
 import { RunError, UserError } from "../errors.ts";
-import { TrialError, type TrialEvent, type TrialResult } from "./bridge.ts";
-import { checkCalls, toOutcome, toTrialFailure } from "./outcome.ts";
+import { AnswerError } from "../processes/resident.ts";
+import { type TrialEvent, type TrialResult, toTrialFailure } from "./bridge.ts";
+import { checkCalls, toOutcome } from "./outcome.ts";
 
 const whole: TrialEvent[] = ["environment-start", "agent-start", "agent-end", "verification-start"];
 
@@ -58,8 +59,8 @@ test("a full disk is named, and a mistake in the configuration is not retried", 
     exception_info: { exception_type: "OSError", exception_message: "No space left on device" },
   });
   expect(end(full, []).outcome).toThrow(expect.objectContaining({ hint: expect.stringContaining("disk is full") }));
-  expect(toTrialFailure(new TrialError("bad agent", "ValueError"))).toBeInstanceOf(UserError);
-  expect(toTrialFailure(new TrialError("no socket", "ConnectionError"))).toBeInstanceOf(RunError);
+  expect(toTrialFailure(new AnswerError("bad agent", "ValueError"))).toBeInstanceOf(UserError);
+  expect(toTrialFailure(new AnswerError("no socket", "ConnectionError"))).toBeInstanceOf(RunError);
 });
 
 test("calls that failed, and an agent that exits as if nothing had happened, are not the model's failure", () => {

@@ -2,16 +2,8 @@
 import { RolloutEnded } from "../agents/control-flow.ts";
 import type { GatewayCalls, Outcome } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
-import type { TrialError, TrialEvent, TrialResult } from "./bridge.ts";
+import type { TrialEvent, TrialResult } from "./bridge.ts";
 import type { Trial } from "./run-trial.ts";
-
-/** Harbor's own errors: of its set-up, of an agent's or task's configuration, of the engine. */
-export function toTrialFailure({ message, kind }: TrialError): Error {
-  const isMistake =
-    /^(ValidationError|ValueError|TypeError|KeyError|MissingModelCredentialError|SystemExit|FileNotFoundError)$/;
-  const text = `Harbor could not run the trial: ${kind}: ${message}`;
-  return isMistake.test(kind) ? new UserError(text) : new RunError(text);
-}
 
 /**
  * An agent may swallow failed calls and exit with code 0; then the verifier's 0 is not due to the model.

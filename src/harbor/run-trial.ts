@@ -23,7 +23,7 @@ import { type Engine, type EngineName, engines, findEngine, removeProjects } fro
 import { isOwnerGone, temporaryFolder } from "../files/temporary-names.ts";
 import { isObject } from "../is-object.ts";
 import type { Trial as EpisodeTrial } from "../trajectories/types.ts";
-import { openBridge, type TrialListener, type TrialResult } from "./bridge.ts";
+import { runInHarbor, type TrialListener, type TrialResult } from "./bridge.ts";
 
 export interface TrialOptions {
   /** The task's folder. */
@@ -172,7 +172,6 @@ export async function runTrial(
     },
     ...options.more,
   };
-  const bridge = await openBridge();
   const request = { trial, guard: options.guard, mounted_agent: options.mountedAgent };
   let files: Promise<Trial["files"]> | undefined;
   const watching: TrialListener = {
@@ -183,7 +182,7 @@ export async function runTrial(
       listener.event(event);
     },
   };
-  const ended = bridge.run(request, watching, signal);
+  const ended = runInHarbor(request, watching, signal);
   let cleaned: Promise<void> | undefined;
   const clean = () => {
     cleaned ??= (async () => {

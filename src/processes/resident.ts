@@ -21,16 +21,18 @@ export interface Resident {
   readonly pid: number;
   /**
    * Sends `{id, ...request}`, and `{id, cancel: true}` when aborted. The answer is `{id, result}` or `{id, error, kind}`.
+   * @param onReport receives what the program sends before the answer
    * @throws AnswerError; RunError if the program ended
    */
-  ask<Result>(request: object, signal: AbortSignal): Promise<Result>;
+  ask<Result>(request: object, signal: AbortSignal, onReport?: (report: Report) => void): Promise<Result>;
 }
 
-interface Answer {
-  id: number;
-  result?: unknown;
-  error?: string;
-  kind?: string;
+export type Report = Readonly<Record<string, unknown>>;
+
+interface Pending {
+  onReport(report: Report): void;
+  resolve(result: unknown): void;
+  reject(error: unknown): void;
 }
 
 /** Lines of standard error that a failure quotes. */
@@ -53,7 +55,7 @@ export async function openResident(
   });
   const pid = child.pid ?? 0;
   const release = guardGroup(pid);
-  const pending = new Map<number, { resolve(result: unknown): void; reject(error: unknown): void }>();
+  const pending = new Map<number, Pending>();
   const lastLines: string[] = [];
   let ids = 0;
   child.stdin.on("error", () => {});
@@ -61,13 +63,16 @@ export async function openResident(
     if (lastLines.push(line) > keptLines) lastLines.shift();
   });
   createInterface({ input: child.stdout }).on("line", (line) => {
-    const { id, result, error, kind = "" } = JSON.parse(line) as Answer;
+    const { id, ...answer } = JSON.parse(line) as { id: number; result?: unknown; error?: string; kind?: string };
     const asked = pending.get(id);
+    if (!("result" in answer || "error" in answer)) return asked?.onReport(answer);
     pending.delete(id);
     keepAlive(child, pending.size > 0);
-    if (error === undefined) asked?.resolve(result);
-    else asked?.reject(new AnswerError(error, kind));
+    if (answer.error === undefined) asked?.resolve(answer.result);
+    else asked?.reject(new AnswerError(answer.error, answer.kind ?? ""));
   });
+  // What it started would go on, and its open outputs would delay "close".
+  child.once("exit", () => killGroup(pid));
   let ended: RunError | undefined;
   child.once("close", (code, signal) => {
     release();
@@ -81,7 +86,7 @@ export async function openResident(
   const send = (message: object) => child.stdin.write(`${JSON.stringify(message)}\n`);
   return {
     pid,
-    ask: <Result>(request: object, signal: AbortSignal) =>
+    ask: <Result>(request: object, signal: AbortSignal, onReport = (_report: Report) => {}) =>
       new Promise<Result>((resolve, reject) => {
         if (ended) return reject(ended);
         const id = ids++;
@@ -92,13 +97,22 @@ export async function openResident(
             finish(value);
           };
         };
-        pending.set(id, { resolve: settle(resolve as (result: unknown) => void), reject: settle(reject) });
+        pending.set(id, { onReport, resolve: settle(resolve as (result: unknown) => void), reject: settle(reject) });
         keepAlive(child, true);
         signal.addEventListener("abort", cancel, { once: true });
         send({ id, ...request });
         if (signal.aborted) cancel();
       }),
   };
+}
+
+function killGroup(group: number): void {
+  try {
+    process.kill(-group, "SIGKILL");
+  } catch (error) {
+    // ESRCH: nothing of it is left.
+    if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+  }
 }
 
 function keepAlive(child: ChildProcessWithoutNullStreams, alive: boolean): void {

@@ -1,12 +1,10 @@
-"""Runs Harbor trials for Hone, one JSON object per line on standard input and output.
+"""Runs Harbor trials for Hone, with the protocol of `resident.py`.
 
-In:  {"id", "trial": TrialConfig, "guard": bool, "mounted_agent": bool} | {"id", "cancel": true}
-Out: {"id", "event"} | {"id", "log", "phase"} | {"id", "result"} | {"id", "error", "kind"}
-It ends, and with it all trials, when its input ends.
+Request: {"trial": TrialConfig, "guard": bool, "mounted_agent": bool}
+Reports: {"event"} | {"log", "phase"}
 """
 
 import asyncio
-import json
 import os
 import sys
 
@@ -16,18 +14,14 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 here, installed = os.path.dirname(os.path.abspath(__file__)), os.path.dirname(sys.executable)
 os.environ["PATH"] = os.pathsep.join([os.path.join(here, "bin"), os.environ.get("PATH", "")])
 os.environ["HONE_PODMAN_COMPOSE"] = os.path.join(installed, "podman-compose")
-# Agents of Hone's own: hone_harbor.shell_agent.
+# Also agents of Hone's own: hone_harbor.shell_agent.
 sys.path.append(os.path.dirname(here))
+
+from resident import send, serve  # noqa: E402 - before Harbor starts programs
 
 from harbor.models.trial.config import TrialConfig  # noqa: E402
 from harbor.trial.hooks import TrialEvent  # noqa: E402
 from harbor.trial.trial import Trial  # noqa: E402
-
-# The protocol's streams are not those of the programs that Harbor starts: they would read requests, or write among answers.
-requests = os.fdopen(os.dup(0))
-protocol = os.fdopen(os.dup(1), "w", buffering=1)
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-os.dup2(2, 1)
 
 # Each process of the container as PID:START, because a number is used again.
 LIST = r"""for p in /proc/[0-9]*; do
@@ -43,10 +37,6 @@ END = (
   left="$left $n"
 done; [ -z "$left" ] && exit 0; kill -STOP $left 2>/dev/null; kill -KILL $left 2>/dev/null; done; echo "$left"; exit 9"""
 )
-
-
-def send(**message):
-    protocol.write(json.dumps(message) + "\n")
 
 
 class Guard:
@@ -102,58 +92,35 @@ class Guard:
 
 async def run(request):
     number = request["id"]
-    try:
-        trial = await Trial.create(TrialConfig.model_validate(request["trial"]))
-        if request.get("mounted_agent"):
+    trial = await Trial.create(TrialConfig.model_validate(request["trial"]))
+    if request.get("mounted_agent"):
 
-            async def installed(environment):
-                """The agent's program is mounted."""
+        async def installed(environment):
+            """The agent's program is mounted."""
 
-            trial.agent.install = installed
-        guard = Guard(trial, request)
-        trial.add_hook(TrialEvent.AGENT_START, guard.start)
-        trial.add_hook(TrialEvent.AGENT_END, guard.end)
-        for event in (TrialEvent.ENVIRONMENT_START, TrialEvent.VERIFICATION_START):
+        trial.agent.install = installed
+    guard = Guard(trial, request)
+    trial.add_hook(TrialEvent.AGENT_START, guard.start)
+    trial.add_hook(TrialEvent.AGENT_END, guard.end)
 
-            async def report(happened):
-                send(id=number, event=happened.event.value)
+    async def report(happened):
+        send(id=number, event=happened.event.value)
 
-            trial.add_hook(event, report)
+    for event in (TrialEvent.ENVIRONMENT_START, TrialEvent.VERIFICATION_START):
+        trial.add_hook(event, report)
 
-        async def log(entry):
-            send(id=number, log=entry.text, phase=entry.phase)
+    async def log(entry):
+        send(id=number, log=entry.text, phase=entry.phase)
 
-        trial.add_log_callback(log)
-        result = await trial.run()
-        summary = result.model_dump(
-            mode="json", include={"verifier_result", "exception_info", "step_results", "agent_info", "agent_execution"}
-        )
-        cause = result.failure_cause
-        send(id=number, result={**summary, "failure_cause": cause and cause.value, "reward_valid": result.reward_valid})
-    except asyncio.CancelledError:
-        send(id=number, error="the trial was stopped", kind="Cancelled")
-    except BaseException as error:  # SystemExit of a preflight check, too
-        send(id=number, error=str(error) or repr(error), kind=type(error).__name__)
-
-
-async def main():
-    reader = asyncio.StreamReader(limit=2**26)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), requests)
-    running = {}
-    send(event="ready")
-    while line := await reader.readline():
-        request = json.loads(line)
-        number = request["id"]
-        if request.get("cancel"):
-            if number in running:
-                running[number].cancel()
-            continue
-        running[number] = asyncio.create_task(run(request))
-        running[number].add_done_callback(lambda _, number=number: running.pop(number, None))
-    for task in list(running.values()):
-        task.cancel()
-    await asyncio.gather(*running.values(), return_exceptions=True)
+    trial.add_log_callback(log)
+    result = await trial.run()
+    cause = result.failure_cause
+    return {
+        **result.model_dump(mode="json", include={"verifier_result", "exception_info"}),
+        "failure_cause": cause and cause.value,
+        "reward_valid": result.reward_valid,
+    }
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(serve(run))

@@ -1,9 +1,7 @@
-"""Runs episodes of a verifiers environment for Hone, one JSON object per line on standard input and output.
+"""Runs episodes of a verifiers environment for Hone, with the protocol of `resident.py`.
 
 Argument: the environment's configuration (verifiers' `[env]` block) as JSON.
-In:  {"id", "tasks": limit} | {"id", "task": index, "base_url", "api_key"} | {"id", "cancel": true}
-Out: {"id", "result"} | {"id", "error", "kind"}
-It ends, and with it all episodes, when its input ends.
+Request:  {"tasks": limit} | {"task": index, "base_url", "api_key"}
 """
 
 import asyncio
@@ -12,13 +10,11 @@ import json
 import os
 import sys
 
-# The protocol's streams are not those of the programs that verifiers starts.
-requests = os.fdopen(os.dup(0))
-protocol = os.fdopen(os.dup(1), "w", buffering=1)
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-os.dup2(2, 1)
 # verifiers prepares its agents with uv, which is installed beside it.
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from resident import serve  # noqa: E402 - before verifiers starts programs
 
 from verifiers.v1.clients import ModelContext  # noqa: E402
 from verifiers.v1.configs.agent import agent_config_fields  # noqa: E402
@@ -78,41 +74,20 @@ async def episode(env, tasks, request):
     }
 
 
-async def answer(env, tasks, request):
-    number, reply = request["id"], {}
-    try:
-        if "tasks" in request:
-            if request["tasks"] is None and not env.taskset.bounded:
-                raise ValueError("the taskset has no end: give a number of tasks")
-            found = tasks.first(request["tasks"])
-            reply["result"] = [{"index": i, "name": t.data.name, "key": t.key} for i, t in enumerate(found)]
-        else:
-            reply["result"] = await episode(env, tasks, request)
-    except asyncio.CancelledError:
-        reply = {"error": "the episode was stopped", "kind": "Cancelled"}
-    except BaseException as error:
-        reply = {"error": str(error) or repr(error), "kind": type(error).__name__}
-    protocol.write(json.dumps({"id": number, **reply}) + "\n")
-
-
 async def main():
-    reader = asyncio.StreamReader(limit=2**26)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), requests)
-    env, running = load_environment(configured(json.loads(sys.argv[1]))), {}
+    env = load_environment(configured(json.loads(sys.argv[1])))
     tasks = Tasks(env.taskset)
+
+    async def answer(request):
+        if "tasks" not in request:
+            return await episode(env, tasks, request)
+        if request["tasks"] is None and not env.taskset.bounded:
+            raise ValueError("the taskset has no end: give a number of tasks")
+        found = tasks.first(request["tasks"])
+        return [{"index": i, "name": t.data.name, "key": t.key} for i, t in enumerate(found)]
+
     async with env.serving():
-        while line := await reader.readline():
-            request = json.loads(line)
-            number = request["id"]
-            if request.get("cancel"):
-                if number in running:
-                    running[number].cancel()
-                continue
-            running[number] = asyncio.create_task(answer(env, tasks, request))
-            running[number].add_done_callback(lambda _, number=number: running.pop(number, None))
-        for task in list(running.values()):
-            task.cancel()
-        await asyncio.gather(*running.values(), return_exceptions=True)
+        await serve(answer)
 
 
 if __name__ == "__main__":

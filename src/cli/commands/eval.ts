@@ -91,12 +91,12 @@ async function evalHarbor(name: string, { agent = "pi", registry }: HarborFlags,
   const { train } = await import("../../trainer/train.ts");
   const tasks = harborTasks(name, registry === undefined ? {} : { registry });
   const experiment_name = `harbor-${agent}-${tasks.name}`.replace(/[^\w.-]+/g, "-");
-  const experiment = defineExperiment({
-    train: tasks,
-    validation: tasks,
-    config: {
-      rllm: { trainer: { experiment_name }, remote_runtime: { enabled: true, backend: "harbor", harbor: { agent } } },
-    },
-  });
-  process.exitCode = (await train(experiment, launch)).exitCode;
+  const config = { rllm: { trainer: { experiment_name } } };
+  const experiment = defineExperiment({ train: tasks, validation: tasks, config });
+  // Stronger than the settings of a checkpoint's run, whose workflow may be its script's.
+  const runtime = ["enabled=true", "backend=harbor", `harbor.agent=${agent}`].map(
+    (setting) => `rllm.remote_runtime.${setting}`,
+  );
+  const overrides = [...runtime, ...(launch.overrides ?? [])];
+  process.exitCode = (await train(experiment, { ...launch, overrides })).exitCode;
 }

@@ -1,0 +1,161 @@
+/** Runs on Harbor tasks whose parts are killed, and two at once: they go on, and nothing is left. Only in nightly. */
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdtempSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { beforeAll, expect, test } from "vitest";
+import type { Engine } from "../containers/engine.ts";
+import { hostImage, testEngine } from "../containers/host-image.fixture.ts";
+import { nightly } from "../nightly.fixture.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { makeTask, testsFolder } from "./make-tasks.fixture.ts";
+import { watchTrials } from "./trials.fixture.ts";
+
+const engine = nightly ? await testEngine() : "only in nightly";
+if (nightly && typeof engine === "string") console.warn(`NOT RUN: runs in containers (${engine})`);
+const runs = test.skipIf(typeof engine === "string");
+const { run: podman } = engine as Engine;
+
+const root = temporaryFolder("harbor-runs");
+const tasks = join(root, "tasks");
+const program = fileURLToPath(new URL("train.fixture.ts", import.meta.url));
+
+beforeAll(async () => {
+  if (typeof engine === "string") return;
+  const image = await hostImage(engine);
+  for (const word of ["done", "ready"]) makeTask(tasks, image, word);
+}, 300_000);
+
+interface Run {
+  child: ChildProcess;
+  output(): string;
+  ended: Promise<number | null>;
+}
+
+function start(folder: string, temporary: string, ...resumes: "resume"[]): Run {
+  const env = { ...process.env, PYTHONPATH: testsFolder, TMPDIR: temporary };
+  const child = spawn(process.execPath, ["--import", "tsx", program, tasks, folder, ...resumes], { env });
+  let output = "";
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding("utf8").on("data", (text: string) => {
+      output += text;
+    });
+  }
+  const ended = new Promise<number | null>((resolve) => child.once("close", resolve));
+  return { child, output: () => output, ended };
+}
+
+/** Tries until it succeeds. */
+async function until<Value>(run: Run, what: string, attempt: () => Promise<Value | undefined>): Promise<Value> {
+  for (;;) {
+    const found = await attempt();
+    if (found !== undefined) return found;
+    if (run.child.exitCode !== null) throw new Error(`the run ended before ${what}:\n${run.output()}`);
+    await sleep(100);
+  }
+}
+
+const metricsOf = (folder: string) =>
+  readFileSync(join(folder, "metrics.jsonl"), "utf8")
+    .trim()
+    .split("\n")
+    .map((line) => JSON.parse(line) as Record<string, number>);
+
+const stepsOf = (folder: string) => metricsOf(folder).map(({ step }) => step);
+
+const killAgent = `for p in /proc/[0-9]*; do read -r -d "" name < $p/cmdline 2>/dev/null
+[ "$name" = hone-bash-agent ] && kill -9 "\${p#/proc/}" && exit 0; done; exit 1`;
+
+/** Whether the process of Harbor that this trainer started is alive. */
+function bridgeOf(trainer: number): number | undefined {
+  const children = readFileSync(`/proc/${trainer}/task/${trainer}/children`, "utf8").trim().split(" ").filter(Boolean);
+  return children
+    .map(Number)
+    .find((child) => readFileSync(`/proc/${child}/cmdline`, "utf8").includes("hone_harbor/bridge.py"));
+}
+
+const isAlive = (pid: number) => {
+  try {
+    return process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+};
+
+runs(
+  "kill -9 of an agent, a container, the bridge and the trainer: the run goes on, and nothing is left",
+  async () => {
+    const [folder, temporary] = [join(root, "killed"), mkdtempSync(join(root, "tmp-"))];
+    const trials = watchTrials(engine, temporary);
+    const first = start(folder, temporary);
+    /** A container whose agent works; with \`kill\`, until it was killed. */
+    const working = (what: string, kill = "exit 0", except: string[] = []) =>
+      until(first, what, async () => {
+        for (const name of (await trials.containers()).filter((name) => !except.includes(name))) {
+          const found = await podman([
+            "exec",
+            name,
+            "bash",
+            "-c",
+            kill === "exit 0" ? killAgent.replace("kill -9", ":") : kill,
+          ]);
+          if (found.exitCode === 0) return name;
+        }
+        return undefined;
+      });
+
+    const agentless = await working("an agent was killed", killAgent);
+    const killed = await working("a container was killed", undefined, [agentless]);
+    await podman(["kill", killed]);
+    await until(first, "step 1", async () => (/step 1\/3/.test(first.output()) ? true : undefined));
+    expect(first.output()).toMatch(/exit code 137/);
+
+    await working("step 2 began");
+    const bridge = bridgeOf(first.child.pid!)!;
+    process.kill(bridge, "SIGKILL");
+    await until(first, "step 2", async () => (/step 2\/3/.test(first.output()) ? true : undefined));
+    expect(first.output()).toMatch(/Harbor's bridge ended by SIGKILL/);
+
+    await working("step 3 began");
+    const second = bridgeOf(first.child.pid!)!;
+    expect(second).not.toBe(bridge);
+    first.child.kill("SIGKILL");
+    await first.ended;
+    for (let tries = 0; isAlive(second) && tries < 100; tries++) await sleep(100);
+    expect(isAlive(second)).toBe(false);
+    // The engine's own process keeps a container, which the next start removes.
+    expect((await trials.containers()).length).toBeGreaterThan(0);
+
+    const resumed = start(folder, temporary, "resume");
+    expect(await resumed.ended, resumed.output()).toBe(0);
+    expect(resumed.output()).toContain("continuing after step 2");
+    expect(stepsOf(folder)).toEqual([1, 2, 3]);
+    expect(await trials.left()).toEqual([]);
+    expect(trials.ownFolders()).toEqual([]);
+  },
+  900_000,
+);
+
+runs(
+  "two runs at once on the same tasks: both end, and neither removes what the other uses",
+  async () => {
+    const temporary = mkdtempSync(join(root, "tmp-"));
+    const trials = watchTrials(engine, temporary);
+    const both = ["left", "right"].map((name) => join(root, name));
+    const started = both.map((folder) => start(folder, temporary));
+    expect(
+      await Promise.all(started.map(({ ended }) => ended)),
+      started.map(({ output }) => output()).join("\n"),
+    ).toEqual([0, 0]);
+    for (const { output } of started) expect(output()).not.toMatch(/retrying|failed/);
+    // With the same seed, what they learn is the same, too.
+    const [left, right] = both.map((folder) => metricsOf(folder).map((line) => [line.step, line["reward/mean"]]));
+    expect(left).toEqual(right);
+    expect(left).toEqual([1, 2, 3].map((step) => [step, expect.any(Number)]));
+    expect(trials.names.size).toBe(24);
+    expect(await trials.left()).toEqual([]);
+    expect(trials.ownFolders()).toEqual([]);
+  },
+  900_000,
+);
