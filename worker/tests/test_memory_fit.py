@@ -74,7 +74,7 @@ def test_what_cannot_fit_is_refused_with_settings_that_fit(on):
         on(12, FULL)
     assert refused.value.hint == "it fits with model.lora_rank=16"
     with pytest.raises(UserMistake) as refused:
-        on(12, FULL, tokens=32768, server_share=0.5, checkpointing=False)
+        on(12, FULL, tokens=8192, server_share=0.5, checkpointing=False)
     settings = refused.value.hint.removeprefix("it fits with ").split()
     assert 0 < len(settings) <= 3 and "model.lora_rank=16" in settings
     with pytest.raises(UserMistake) as refused:
