@@ -24,13 +24,13 @@ def run(name: str, block: int, stream: bool = False) -> Bench:
     bench = Bench(name, max_rows=6, block=block)  # rows wait and join between blocks
     bench.add(1, mixed(), stream=stream)
     bench.steps(2)
-    bench.add(2, [request([6, 5], seed=9, max_tokens=9), request([2], seed=10, max_tokens=5, top_logprobs=2)])
+    bench.add(2, [request([6, 5], seed=9, max_tokens=9, top_logprobs=4), request([2], seed=10, max_tokens=12, temperature=0.7, top_logprobs=2)])
     bench.finish()
     assert not bench.failures
     return bench
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt-oss", "bloom"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt-oss", "bloom", "mamba"])
 @pytest.mark.parametrize("block", [4, 16])
 def test_blocks_give_the_same_samples(name: str, block: int):
     one, several = run(name, 1), run(name, block)
@@ -39,6 +39,9 @@ def test_blocks_give_the_same_samples(name: str, block: int):
             assert header == expected_header
             assert arrays["tokens"].tolist() == expected["tokens"].tolist()
             torch.testing.assert_close(torch.tensor(arrays["logprobs"]), torch.tensor(expected["logprobs"]), rtol=1e-4, atol=1e-4)
+            if "top_tokens" in expected:
+                assert arrays["top_tokens"].tolist() == expected["top_tokens"].tolist()
+                torch.testing.assert_close(arrays["top_logprobs"], expected["top_logprobs"], rtol=1e-4, atol=1e-4)
     assert several.counters["sampled_tokens"] == one.counters["sampled_tokens"]
 
 
@@ -104,11 +107,14 @@ class Waits(TorchDispatchMode):
         [{"temperature": 0.7}],
         [{"temperature": 0.0}],
         [{"min_p": 0.1}],
+        [{"top_k": 5}, {"top_p": 0.8}, {"top_k": 7, "top_p": 0.9}, {}],
+        [{"top_logprobs": 3}, {}, {"top_logprobs": 1, "tempered_logprobs": True, "temperature": 0.7}, {}],
         [{}, {"temperature": 0.0}, {"temperature": 0.7, "min_p": 0.1}, {"temperature": 1.3, "tempered_logprobs": True}],
     ],
 )
 def test_the_host_waits_for_nothing_within_a_block(options):
     bench = Bench("llama", block=8)
+    bench.sampler._drawer._asks = False  # as on a device
     bench.add(1, [request([5] * (3 + row), seed=row, max_tokens=40, **options[row % len(options)]) for row in range(4)])
     bench.steps(2)
     with Waits() as waits:

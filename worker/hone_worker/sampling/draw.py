@@ -82,6 +82,8 @@ class Drawer:
         self._device = device
         self._memory = torch.empty(0, device=device)
         self._kept: dict[tuple, Tensor] = {}
+        # On other devices, sorting the whole vocabulary takes less time than the host's question whether a part is enough.
+        self._asks = device.type == "cpu"
 
     def draw(self, logits: Tensor, draws: Sequence[Draw], uniforms: np.ndarray) -> Drawn:
         """`logits` `[N, V]`; `uniforms` in [0, 1), `[N]`. Raises NotFinite."""
@@ -96,7 +98,7 @@ class Drawer:
         return torch.from_numpy(uniforms).to(device=self._device, dtype=_wide(self._device))
 
     def draw_ahead(self, logits: Tensor, draws: Sequence[Draw], picks: Tensor) -> Ahead:
-        """Draws without waiting for the device, except for top_k and top_p. Tokens are in the vocabulary even if the logits are not
+        """Draws without waiting for the device, except for top_p on a CPU. Tokens are in the vocabulary even if the logits are not
         finite."""
         count, vocabulary = logits.shape
         picks = picks[:, None]
@@ -112,7 +114,7 @@ class Drawer:
         if tempered:
             temperature = self._constant(*(each.temperature if each.tempered and each.tempered_logprobs else 1.0 for each in draws))
             temperature = temperature[:, None]
-            rows = self._rows(tempered, count)
+            rows = self.rows(tempered, count)
             log_sum[rows] = (logits[rows].float() / temperature[rows]).logsumexp(-1)
             chosen = chosen / temperature[:, 0]
         return Ahead(tokens, chosen - log_sum, log_sum, temperature)
@@ -126,7 +128,7 @@ class Drawer:
             self._kept[key] = torch.tensor(values, device=self._device)
         return self._kept[key]
 
-    def _rows(self, rows: list[int], count: int) -> Tensor | slice:
+    def rows(self, rows: list[int], count: int) -> Tensor | slice:
         """The rows as an index, which copies nothing if they are all `count` rows. A list would be copied to the device each time."""
         return self._constant(*rows) if len(rows) < count else slice(None)
 
@@ -139,7 +141,7 @@ class Drawer:
         peak = weights.amax(-1, keepdim=True)
         greedy = [row for row, draw in enumerate(draws) if draw.greedy]
         if greedy:
-            rows = self._rows(greedy, count)
+            rows = self.rows(greedy, count)
             tokens[rows] = weights[rows].argmax(-1)
         weights.sub_(peak).exp_()
         mass = padded.sum(-1)
@@ -148,7 +150,7 @@ class Drawer:
             return
         changed = [row for row, draw in enumerate(draws) if draw.tempered or draw.filtered]
         if changed:
-            rows = self._rows(changed, count)
+            rows = self.rows(changed, count)
             chosen = weights[rows]
             some = [draws[row] for row in changed]
             temperature = self._constant(*(draw.temperature or 1.0 for draw in some)) if any(d.tempered for d in some) else None
@@ -177,10 +179,13 @@ class Drawer:
         sorting = [row for row, draw in enumerate(draws) if draw.top_k > 0 or draw.top_p < 1]
         if not sorting:
             return cuts
-        rows = self._rows(sorting, count)
+        rows = self.rows(sorting, count)
         chosen = weights[rows]
         limits = [min(draws[row].top_k, vocabulary) if draws[row].top_k > 0 else vocabulary for row in sorting]
-        width = min(vocabulary, max(_NUCLEUS if limit == vocabulary else limit for limit in limits))
+        width = max(limits)
+        sure = width < vocabulary or not self._asks
+        if not sure:
+            width = min(vocabulary, max(_NUCLEUS if limit == vocabulary else limit for limit in limits))
         limit = self._constant(*limits)[:, None]
         share = self._constant(*(float(draws[row].top_p) for row in sorting))[:, None]
         totals = chosen.sum(-1, keepdim=True)
@@ -192,7 +197,7 @@ class Drawer:
             totals = torch.where(limit <= width, running[:, -1:], totals)
             # If a row needs its last candidate, it may need more.
             enough = (running[:, -1:] >= share * totals) & (share < 1) | (limit <= width)
-            if width == vocabulary or bool(enough.all()):
+            if sure or width == vocabulary or bool(enough.all()):
                 break
             width = min(vocabulary, width * 8)
         kept = allowed & ((running - values < share * totals) | (share >= 1))

@@ -25,16 +25,31 @@ class _SubBatch:
     def __init__(self, rows: list[Row]):
         self.slots: list[Row | None] = list(rows)
         self.cache: dict[str, Any] = {}
+        # Tokens that were drawn and that the rows do not have.
+        self.ahead = 0
+        self._taken: Tensor | slice | None = None
 
     @property
     def rows(self) -> list[Row]:
         return [row for row in self.slots if row is not None]
 
+    def taken(self, device: torch.device) -> Tensor | slice:
+        """The slots of `rows`, as an index that is sent to the device once."""
+        if self._taken is None:
+            places = [slot for slot, row in enumerate(self.slots) if row is not None]
+            self._taken = torch.tensor(places, device=device) if len(places) < len(self.slots) else slice(None)
+        return self._taken
+
     def leave(self, gone: set[Row]) -> None:
+        self._taken = None
         self.slots = [None if row in gone else row for row in self.slots]
         if 2 * len(self.rows) <= len(self.slots):
-            self.slots = list(self.rows)
             self.cache = {}
+
+    def start(self) -> None:
+        """Only the slots of rows, before they are read."""
+        self.slots = list(self.rows)
+        self._taken = None
 
 
 class PaddedBatch:
@@ -71,11 +86,14 @@ class PaddedBatch:
                 if row.lacks_prompt_logprobs:
                     self._score_prompt(row)
 
-    most_ahead = 0
+    @property
+    def most_ahead(self) -> int:
+        return self._model.max_length - max((len(row.context) + row.shift for row in self.rows), default=0)
 
-    def logits(self, drawn: None = None) -> Tensor:
+    def logits(self, drawn: Tensor | None = None) -> Tensor:
         self._policy.use_published()
-        return torch.cat([self._advance(sub_batch) for sub_batch in self._sub_batches])
+        parts = [None] * len(self._sub_batches) if drawn is None else drawn.split([len(each.rows) for each in self._sub_batches])
+        return torch.cat([self._advance(*each) for each in zip(self._sub_batches, parts, strict=True)])
 
     def remove(self, gone: list[int]) -> None:
         rows = self.rows
@@ -83,27 +101,33 @@ class PaddedBatch:
         for sub_batch in self._sub_batches:
             if leaving:
                 sub_batch.leave(leaving)
-        self._sub_batches = [sub_batch for sub_batch in self._sub_batches if sub_batch.slots]
+        self._sub_batches = [sub_batch for sub_batch in self._sub_batches if sub_batch.rows]
 
-    def _advance(self, sub_batch: _SubBatch) -> Tensor:
-        if sub_batch.cache:
-            ids = [[0 if row is None else row.tokens[-1]] for row in sub_batch.slots]
+    def _advance(self, sub_batch: _SubBatch, drawn: Tensor | None) -> Tensor:
+        device = self._model.device
+        if not sub_batch.cache:
+            sub_batch.start()
+        taken = sub_batch.taken(device)
+        sub_batch.ahead = 0 if drawn is None else sub_batch.ahead + 1
+        if drawn is not None:
+            ids = drawn.new_zeros(len(sub_batch.slots), 1)
+            ids[taken] = drawn[:, None]
+        elif sub_batch.cache:
+            ids = torch.tensor([[0 if row is None else row.tokens[-1]] for row in sub_batch.slots], device=device)
         else:
-            sub_batch.slots = list(sub_batch.rows)
-            ids = [row.context for row in sub_batch.rows]
-        inputs = self._inputs(sub_batch, torch.tensor(ids, device=self._model.device))
+            ids = torch.tensor([row.context for row in sub_batch.rows], device=device)
+        inputs = self._inputs(sub_batch, ids)
         output = self._model.module(**inputs, use_cache=True, **sub_batch.cache, **self._last_only)
         held = {name: getattr(output, name, None) for name in _CACHE_NAMES}
         sub_batch.cache = {name: value for name, value in held.items() if value is not None}
-        taken = [slot for slot, row in enumerate(sub_batch.slots) if row is not None]
-        return output.logits[taken, -1]
+        return output.logits[:, -1][taken]
 
     def _inputs(self, sub_batch: _SubBatch, ids: Tensor) -> dict[str, Tensor]:
         """What the next forward reads of these ids `[B,L]`. A model that reads only text numbers positions itself."""
         model = self._model
         if model.vision is None:
             return {"input_ids": ids}
-        length = max(len(row.context) for row in sub_batch.rows)
+        length = max(len(row.context) for row in sub_batch.rows) + sub_batch.ahead
         begin = length - ids.shape[1]
         positions = torch.arange(begin, length, device=model.device).expand(ids.shape)
         if begin == 0:

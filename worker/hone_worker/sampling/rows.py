@@ -66,6 +66,11 @@ class Row:
             return "stop"
         return "length" if len(self.tokens) >= self.request.max_tokens else None
 
+    def add_top(self, tokens: list[int], logprobs: list[float]) -> None:
+        """The most likely tokens at the place of the next one; others of the batch may have asked for more."""
+        count = self.request.top_logprobs
+        self.top.append((tokens[:count], logprobs[:count]))
+
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays of a `sample` event."""
         arrays = {"tokens": np.array(self.tokens, np.int32), "logprobs": np.array(self.logprobs, np.float32)}

@@ -4,7 +4,7 @@ sequence is answered when it ends. The batch runs the model (packed_batch.py, pa
 import gc
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +24,8 @@ _SLICE = 32
 
 Emit = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 Fail = Callable[[int, BaseException], None]
+# The most likely tokens of some rows and their log-probabilities, `[n, K]` each.
+Likely = tuple[Tensor, Tensor]
 
 
 class Batch(Protocol):
@@ -168,13 +170,12 @@ class Sampler:
         seeds = np.array([row.request.seed for row in rows], np.uint64)
         picks = uniforms(seeds, np.array([len(row.tokens) for row in rows], np.uint64))
         drawn = self._drawer.draw(logits, [row.request.draw for row in rows], picks)
-        self._add_top(rows, logits, drawn)
         self.counters["decode_steps"] += 1
-        self._give(queue, rows, [drawn.tokens], [drawn.logprobs])
+        self._give(queue, rows, [drawn.tokens], [drawn.logprobs], [self._likely(rows, logits, drawn)])
 
     def _steps_ahead(self, batch: Batch) -> int:
         """How many tokens of each row are drawn now."""
-        if self._block == 1 or (rows := batch.rows) == [] or any(row.request.top_logprobs > 0 for row in rows):
+        if self._block == 1 or (rows := batch.rows) == []:
             return 1
         left = max(row.request.max_tokens - len(row.tokens) for row in rows)
         return max(1, min(self._block, left, batch.most_ahead))
@@ -187,23 +188,30 @@ class Sampler:
         places = np.array([len(row.tokens) + step for step in range(count) for row in rows], np.uint64)
         picks = self._drawer.picks(uniforms(seeds, places)).view(count, len(rows))
         found: list[Ahead] = []
+        likely: list[Likely | None] = []
         for step in range(count):
             logits = queue.batch.logits(found[-1].tokens if found else None)
             found.append(self._drawer.draw_ahead(logits, draws, picks[step]))
+            likely.append(self._likely(rows, logits, found[-1]))
         finite = torch.isfinite(torch.stack([each.log_sum for each in found])).all(0)
         tokens = torch.stack([each.tokens for each in found]).tolist()
         if not all(kept := finite.tolist()):
             raise NotFinite([place for place, fine in enumerate(kept) if not fine])
         self.counters["decode_steps"] += count
         self._turn += count - 1
-        self._give(queue, rows, tokens, torch.stack([each.logprobs for each in found]).tolist())
+        self._give(queue, rows, tokens, torch.stack([each.logprobs for each in found]).tolist(), likely)
 
-    def _give(self, queue: _Queue, rows: list[Row], tokens: list[list[int]], logprobs: list[list[float]]) -> None:
+    def _give(
+        self, queue: _Queue, rows: list[Row], tokens: list[list[int]], logprobs: list[list[float]], likely: Sequence[Likely | None]
+    ) -> None:
         """Adds the tokens of one or several steps, `[steps][N]`, to the rows, and answers those that end."""
         version = queue.policy.version
         running = dict(enumerate(rows))
         ended: list[int] = []
-        for ids, values in zip(tokens, logprobs):
+        for ids, values, most in zip(tokens, logprobs, likely):
+            for place, *of_row in zip(_wanting(rows), *(part.tolist() for part in most or ())):
+                if place in running:
+                    rows[place].add_top(*of_row)
             self.counters["sampled_tokens"] += len(running)
             reasons = {place: row.add(ids[place], values[place], version) for place, row in running.items()}
             self._stream(list(running.values()))
@@ -213,18 +221,16 @@ class Sampler:
                     ended.append(place)
         queue.batch.remove(sorted(ended))
 
-    def _add_top(self, rows: list[Row], logits: Tensor, drawn: Drawn) -> None:
-        wanting = [place for place, row in enumerate(rows) if row.request.top_logprobs > 0]
+    def _likely(self, rows: list[Row], logits: Tensor, drawn: Drawn | Ahead) -> Likely | None:
+        """Tokens and log-probabilities of the rows that want the most likely ones."""
+        wanting = _wanting(rows)
         if not wanting:
-            return
-        most = max(rows[place].request.top_logprobs for place in wanting)
-        chosen = logits[wanting]
+            return None
+        index = self._drawer.rows(wanting, len(rows))
+        chosen = logits[index]
         if drawn.temperature is not None:
-            chosen = chosen.float() / drawn.temperature[wanting]
-        ids, values = most_likely(chosen, drawn.log_sum[wanting], most)
-        for place, row_ids, row_values in zip(wanting, ids.tolist(), values.tolist()):
-            count = rows[place].request.top_logprobs
-            rows[place].top.append((row_ids[:count], row_values[:count]))
+            chosen = chosen.float() / drawn.temperature[index]
+        return most_likely(chosen, drawn.log_sum[index], max(rows[place].request.top_logprobs for place in wanting))
 
     def _stream(self, rows: list[Row]) -> None:
         by_job: dict[int, list[Row]] = {}
@@ -298,3 +304,7 @@ class Sampler:
 
     def _stops(self, request: Request) -> StopStrings | None:
         return StopStrings(self._open_tokenizer(), request.stop_strings) if request.stop_strings else None
+
+
+def _wanting(rows: list[Row]) -> list[int]:
+    return [place for place, row in enumerate(rows) if row.request.top_logprobs > 0]
