@@ -10,6 +10,8 @@ const recorded = [
 test.each<[unknown, string]>([
   [Number.NaN, "returned NaN; a reward must be a finite number, or { reward: null } if unknown"],
   [Number.POSITIVE_INFINITY, "returned Infinity"],
+  [1e308, "returned 1e+308"],
+  [{ reward: 1, advantages: { judge: [-1e39] } }, "returned advantages.judge -1e+39"],
   [undefined, "returned undefined; a reward must be"],
   [null, "returned null"],
   [true, "returned true"],

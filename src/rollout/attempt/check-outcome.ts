@@ -22,6 +22,7 @@ function fixFor(value: unknown): string {
     case "string":
       return "return Number(text) where the text is a number";
     case "number":
+      if (Number.isFinite(value)) return "training computes in 32 bits, where this is infinite: scale it";
       return "a division by 0, or Number(text) of a text that is not a number, is not finite: return 0 instead, or { reward: null } if unknown";
     default:
       return "return a number, { reward: 1, correct: true }, or { reward: null } if unknown";
@@ -89,8 +90,8 @@ function checkSteps(
 }
 
 function checkAdvantage(advantage: unknown, what: string, { tokens }: Step): void {
-  if (typeof advantage === "number" && Number.isFinite(advantage)) return;
-  if (Array.isArray(advantage) && advantage.length === tokens.length && advantage.every(Number.isFinite)) return;
+  if (isFiniteInTraining(advantage)) return;
+  if (Array.isArray(advantage) && advantage.length === tokens.length && advantage.every(isFiniteInTraining)) return;
   throw new BadOutcome(
     `${what} ${show(advantage)}; it must be a finite number, or one for each of the reply's ${tokens.length} tokens`,
   );
@@ -114,8 +115,11 @@ function checkRole(role: string, recorded: readonly Trajectory[]): void {
   );
 }
 
+const isFiniteInTraining = (value: unknown): value is number =>
+  typeof value === "number" && Number.isFinite(Math.fround(value));
+
 function checkReward(reward: unknown, what: string): number | null {
-  if (reward === null || (typeof reward === "number" && Number.isFinite(reward))) return reward;
+  if (reward === null || isFiniteInTraining(reward)) return reward;
   throw badReward(what, reward);
 }
 
