@@ -1,6 +1,6 @@
 /** Runs on Harbor tasks whose parts are killed, and two at once: they go on, and nothing is left. Only in nightly. */
-import { type ChildProcess, spawn } from "node:child_process";
-import { mkdtempSync, readFileSync } from "node:fs";
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
@@ -156,6 +156,49 @@ runs(
     expect(trials.names.size).toBe(24);
     expect(await trials.left()).toEqual([]);
     expect(trials.ownFolders()).toEqual([]);
+  },
+  900_000,
+);
+
+/** Writes until nothing fits. */
+function fill(file: string): void {
+  const descriptor = openSync(file, "w");
+  for (let size = 1 << 20; size > 0; size >>= 1) {
+    try {
+      while (true) writeSync(descriptor, Buffer.alloc(size));
+    } catch (error) {
+      expect((error as NodeJS.ErrnoException).code).toBe("ENOSPC");
+    }
+  }
+  closeSync(descriptor);
+}
+
+runs.skipIf(process.getuid?.() !== 0)(
+  "a full disk ends the run with a sentence and leaves nothing; with space, the run goes on",
+  async () => {
+    const disk = mkdtempSync(join(root, "disk-"));
+    execFileSync("mount", ["-t", "tmpfs", "-o", "size=48m", "tmpfs", disk]);
+    try {
+      const [folder, temporary, filler] = [join(disk, "run"), join(disk, "tmp"), join(disk, "filler")];
+      mkdirSync(temporary);
+      const trials = watchTrials(engine, temporary);
+      const first = start(folder, temporary);
+      await until(first, "step 1", async () => (/step 1\/3/.test(first.output()) ? true : undefined));
+      fill(filler);
+      expect(await first.ended, first.output()).toBe(1);
+      expect(first.output()).toMatch(/the disk is full|No space left on device/);
+      expect(await trials.left()).toEqual([]);
+      expect(trials.ownFolders()).toEqual([]);
+
+      rmSync(filler);
+      const resumed = start(folder, temporary, "resume");
+      expect(await resumed.ended, resumed.output()).toBe(0);
+      expect(stepsOf(folder)).toEqual([1, 2, 3]);
+      expect(await trials.left()).toEqual([]);
+      expect(trials.ownFolders()).toEqual([]);
+    } finally {
+      execFileSync("umount", ["-l", disk]);
+    }
   },
   900_000,
 );
