@@ -48,6 +48,9 @@ test("a sequence has the experts of all its steps, those that sampled if there a
 test.each([
   ["another number of layers", 0, npy("1, 2, 2", "abcd")],
   ["more tokens than the sequence", 1, recorded],
+  ["fewer numbers than its shape says", 0, npy("3, 1, 1", "ab")],
+  ["an object's own names as a type", 0, npy("1, 1, 1", "a", "constructor")],
+  ["nothing", 0, ""],
   ["numbers that are not whole", 0, npy("1, 3, 2", "abcdef", "<f4")],
 ])("%s are refused", (_, first, other) => {
   expect(() =>

@@ -42,13 +42,14 @@ const arrays = { "|u1": Uint8Array, "<u2": Uint16Array, "<i4": Int32Array } as c
 /** @throws UserError for a file that vLLM does not send */
 function readNpy(base64: string): { shape: number[]; values: Uint8Array | Uint16Array | Int32Array } {
   const bytes = Buffer.from(base64, "base64");
-  const end = 10 + bytes.readUInt16LE(8);
+  const end = 10 + (bytes.length < 10 ? 0 : bytes.readUInt16LE(8));
   const header = bytes.toString("latin1", 10, end);
   const type = /'descr': '([^']*)'/.exec(header)?.[1] as keyof typeof arrays;
   const shape = /'shape': \(([^)]*)\)/.exec(header)?.[1]?.split(",").map(Number);
-  const Values = arrays[type];
-  if (Values === undefined || shape?.length !== 3 || header.includes("'fortran_order': True")) {
-    throw new UserError(`the inference server sent experts in an unknown form: ${header.trim()}`);
+  const Values = Object.hasOwn(arrays, type) ? arrays[type] : undefined;
+  const size = shape?.length === 3 && Values ? shape.reduce((a, b) => a * b) * Values.BYTES_PER_ELEMENT : undefined;
+  if (!Values || !shape || size !== bytes.length - end || header.includes("'fortran_order': True")) {
+    throw new UserError(`the inference server sent experts in an unknown form: ${header.trim().slice(0, 200)}`);
   }
   // Copied so that the array starts at an aligned address.
   return { shape, values: new Values(Uint8Array.from(bytes.subarray(end)).buffer) };
