@@ -63,7 +63,7 @@ export default defineConfig({
         test: {
           name: "e2e",
           include: ["{src,bench}/**/*.e2e.ts"],
-          globalSetup: "./scripts/maintain/shared-models.ts",
+          globalSetup: ["./scripts/maintain/shared-models.ts", "./scripts/maintain/warm-python.ts"],
           testTimeout: 600_000,
           hookTimeout: 600_000,
           // Some wait for timers and programs.

@@ -9,6 +9,7 @@ import { singleTurn } from "../../agents/single-turn.ts";
 import { openChat } from "../../chat/chat.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
+import { ownerMark } from "../../files/temporary-names.ts";
 import { nightly } from "../../nightly.fixture.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { mean } from "../../statistics.ts";
@@ -108,11 +109,11 @@ function ranks(): number[] {
   return readdirSync("/proc").flatMap((entry) => {
     if (!/^\d+$/.test(entry)) return [];
     try {
-      const command = readFileSync(`/proc/${entry}/cmdline`, "utf8").split("\0");
-      const group = Number(/^\d+ \(.*\) \S+ \d+ (\d+)/.exec(readFileSync(`/proc/${entry}/stat`, "utf8"))?.[1]);
-      const leader = readFileSync(`/proc/${group}/stat`, "utf8");
-      const isOurs = Number(/^\d+ \(.*\) \S+ (\d+)/.exec(leader)?.[1]) === process.pid;
-      return isOurs && command.includes("hone_sharded.rank") ? [Number(entry)] : [];
+      const [command, environment] = ["cmdline", "environ"].map((file) =>
+        readFileSync(`/proc/${entry}/${file}`, "utf8").split("\0"),
+      );
+      const isOurs = environment!.includes(`HONE_OWNER=${ownerMark}`);
+      return isOurs && command!.includes("hone_sharded.rank") ? [Number(entry)] : [];
     } catch {
       return []; // It has ended meanwhile.
     }
