@@ -3,9 +3,30 @@ import { basename } from "node:path";
 import { BaseSequencer, type TestSpecification } from "vitest/node";
 
 const longest = [
-  ...["sdk", "verl", "verl-driver", "train", "own-server", "sharded", "reward-models", "against-transformers"],
-  ...["two-servers", "other-models", "losses-by-autograd", "conformance", "tinker", "examples", "harbor", "container"],
-  ...["backends", "against-trl", "package"],
+  ...[
+    "verl",
+    "own-server",
+    "package",
+    "sdk",
+    "train",
+    "page",
+    "conformance",
+    "harbor",
+    "tinker",
+    "code-tests",
+    "clients",
+  ],
+  ...[
+    "examples",
+    "backends",
+    "sandbox",
+    "verl-driver",
+    "multirun",
+    "reward-models",
+    "escapes",
+    "two-servers",
+    "sharded",
+  ],
 ];
 
 export class LongestFirst extends BaseSequencer {

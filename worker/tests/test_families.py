@@ -37,7 +37,7 @@ def test_every_family_is_in_the_columns_of_other_programs(column):
 
 def measured_by(module: str, *kinds: str) -> dict:
     """What a program prints, in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", module, *kinds], cwd=Path(__file__).parent, check=True, stdout=subprocess.PIPE)
+    done = subprocess.run([os.environ.get("HONE_WARM_PYTHON", sys.executable), "-m", module, *kinds], cwd=Path(__file__).parent, check=True, stdout=subprocess.PIPE)
     return json.loads(done.stdout)
 
 

@@ -22,7 +22,7 @@ class Client:
 
     def __init__(self, module: str = "hone_worker", **environment: str):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [os.environ.get("HONE_WARM_PYTHON", sys.executable), "-m", module],  # conftest.py
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
