@@ -210,7 +210,7 @@ def train(place: Place, name: str, adapter: dict, tokens: int, fastest: float) -
         }
     return {
         "tokens/s": round(tokens / seconds),
-        "MFU": f"{100 * flops / seconds / fastest:.0f}% of {fastest / 1e12:.0f} TFLOP/s",
+        "MFU": f"{100 * flops / seconds / fastest:.0f}% of {fastest / 1e12:.3g} TFLOP/s",
         **memory,
         "recomputes": training.checkpointing,
         "attention": model.tree.__name__,
