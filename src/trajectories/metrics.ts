@@ -4,7 +4,7 @@ import { type Episode, failureKinds, lengthLimits, type TrajectoryGroup, termina
 
 /**
  * `batch/num_tasks`, `batch/solve_{none,all,partial}` (shares of the tasks whose outcome is known),
- * `batch/termination_reason/*` (shares of the episodes), `batch/failed_episodes` (how many failed),
+ * `batch/termination_reason/*` (shares of the episodes), `batch/num_episodes`, `batch/failed_episodes` (how many failed),
  * `batch/failed_episodes_rewarded` (how many of those have a reward, see `rllm.workflow.on_agent_error`),
  * `batch/failures/{kind}` and `batch/retries/{kind}` (failed episodes, and retried attempts), `batch/{name}` for each metric
  * of a workflow (mean over the episodes that have it), `response_length/*` and `prompt_length/*` over model calls.
@@ -65,6 +65,7 @@ function failureMetrics(episodes: readonly Episode[]): Record<string, number> {
     [`batch/retries/${kind}`, retriedAfter.filter((failure) => failure.kind === kind).length],
   ]);
   return {
+    "batch/num_episodes": episodes.length,
     "batch/failed_episodes": failed.length,
     "batch/failed_episodes_rewarded": failed.filter(isRewarded).length,
     "batch/retries": episodes.reduce((total, { retries }) => total + retries, 0),

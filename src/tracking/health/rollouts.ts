@@ -16,12 +16,16 @@ export const failedRollouts: NewRule = (config) => {
   return ({ metrics }) => {
     const errors = metrics["batch/termination_reason/error"] ?? 0;
     const timeouts = metrics["batch/termination_reason/timeout"] ?? 0;
-    if (errors + timeouts < 0.1) return undefined;
-    const share = `${percent(errors + timeouts)} of rollouts failed`;
+    // Also those whose reply was cut off, which end at that limit. Runs of earlier versions did not record the count.
+    const failed =
+      (metrics["batch/failed_episodes"] ?? 0) / (metrics["batch/num_episodes"] ?? Number.POSITIVE_INFINITY);
+    if (Math.max(failed, errors + timeouts) < 0.1) return undefined;
+    const share = `${percent(Math.max(failed, errors + timeouts))} of rollouts failed`;
     const why = "`failure` in episodes/ gives the reason";
     if (timeouts > errors) return `${share}, most of them at a time limit; ${why} (${limits.join(", ")})`;
     const kind = mostFrequent(metrics, "batch/failures/");
-    return `${share}${kind === undefined ? "" : `, most of them in the ${kind}`}; ${why}`;
+    const where = kind === "model" ? "after replies that the agent could not use" : `in the ${kind}`;
+    return `${share}${kind === undefined ? "" : `, most of them ${where}`}; ${why}`;
   };
 };
 

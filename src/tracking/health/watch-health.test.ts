@@ -112,6 +112,17 @@ describe("health", () => {
       [[1, /90% of rollouts failed, most of them in the agent; `failure` in episodes\/ gives the reason$/]],
     ],
     [
+      "rollouts that failed after replies that a limit cut off",
+      course({
+        "batch/num_episodes": 16,
+        "batch/failed_episodes": 16,
+        "batch/termination_reason/error": 0.125,
+        "batch/failures/model": 14,
+        "batch/failures/agent": 2,
+      }),
+      [[1, /100% of rollouts failed, most of them after replies that the agent could not use; /]],
+    ],
+    [
       "unknown rewards",
       course({ "groups/num_trajs_before_filter": 128, "groups/dropped_trajs/unknown_reward": 32 }),
       [[1, /25% of trajectories have no reward/]],

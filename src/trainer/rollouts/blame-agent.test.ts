@@ -35,6 +35,15 @@ it("a program that always crashes is not the model's failure, also after a cut-o
   ]);
 });
 
+it("an error whose message quotes the reply is the same error if the same line throws it", () => {
+  const thrown = (reply: string, line: number) =>
+    Object.assign(new SyntaxError(`Unexpected token in ${reply}`), {
+      stack: `SyntaxError: Unexpected token in ${reply}\n    at JSON.parse (<anonymous>)\n    at workflow (/home/user/train.ts:${line}:10)`,
+    });
+  const { kinds } = judge(episode(thrown("x", 6), cut), episode(thrown("y", 7), cut), episode(thrown("z", 6)));
+  expect(kinds).toEqual(["agent error", "model max_response_length_exceeded", "agent error"]);
+});
+
 it.each([
   ["a program that works after sound replies", [episode(crash(), cut), episode(crash()), episode()]],
   ["another error", [episode(crash(), cut), episode(new Error("no such file"))]],

@@ -3,20 +3,21 @@
  * cannot tell a program that fails because its model's reply was cut off from one that always fails.
  */
 import { withoutFault } from "../../rollout/attempt/failures.ts";
-import type { Episode } from "../../trajectories/types.ts";
+import { isThrownByHone, userFrames } from "../../stack-frames.ts";
+import type { Episode, Failure } from "../../trajectories/types.ts";
 
 /**
- * A failure after a faulty reply is the agent's if no rollout with a sound reply ended well, and one of them failed with
- * the same message, apart from numbers.
+ * A failure after a faulty reply is the agent's if no rollout with a sound reply ended well, and one of them failed for
+ * the same cause.
  */
 export function blameAgent(episodes: readonly Episode[], warn: (text: string) => void): Episode[] {
   const sound = episodes.filter(({ failure }) => failure?.kind !== "model");
-  const same = new Set(sound.flatMap(({ failure }) => (failure?.kind === "agent" ? messageOf(failure) : [])));
+  const same = new Set(sound.flatMap(({ failure }) => (failure?.kind === "agent" ? causeOf(failure) : [])));
   if (sound.some(({ failure }) => failure === undefined)) return [...episodes];
   let count = 0;
   const judged = episodes.map((episode): Episode => {
     const { failure } = episode;
-    if (failure?.kind !== "model" || !same.has(messageOf(failure))) return episode;
+    if (failure?.kind !== "model" || !same.has(causeOf(failure))) return episode;
     count++;
     return { ...episode, termination: "error", failure: { ...failure, kind: "agent" } };
   });
@@ -28,5 +29,12 @@ export function blameAgent(episodes: readonly Episode[], warn: (text: string) =>
   return judged;
 }
 
-/** Failures that differ only in numbers, such as ports and times, or in the model's reply are the same. */
-export const messageOf = ({ message }: { message: string }) => withoutFault(message).replace(/\d+/g, "#");
+/**
+ * Equal for failures with one cause: errors of one class from the same line of the user's code, whose messages may quote the
+ * reply, or messages that differ only in numbers, such as ports and times.
+ */
+export function causeOf({ boundary, message, stack }: Failure): string {
+  const said = withoutFault(message);
+  const frames = isThrownByHone(stack) ? "" : userFrames(stack);
+  return `${boundary}: ${frames === "" ? said.replace(/\d+/g, "#") : `${said.split(":", 1)} ${frames}`}`;
+}

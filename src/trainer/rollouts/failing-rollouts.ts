@@ -4,7 +4,7 @@ import { RunError, UserError } from "../../errors.ts";
 import { userFrames } from "../../stack-frames.ts";
 import type { RunEvent } from "../../tracking/events.ts";
 import type { Episode, Failure } from "../../trajectories/types.ts";
-import { messageOf } from "./blame-agent.ts";
+import { causeOf } from "./blame-agent.ts";
 
 /** Where episodes come from. */
 export interface EpisodeSource {
@@ -104,7 +104,7 @@ function mostFrequent(failed: readonly Episode[]): { failure: Failure; count: nu
   for (const example of failed) {
     const { failure } = example;
     if (failure === undefined) continue;
-    const key = `${failure.boundary}: ${messageOf(failure)}`;
+    const key = causeOf(failure);
     const known = found.get(key) ?? { failure, count: 0, example };
     known.count++;
     found.set(key, known);
@@ -142,24 +142,30 @@ export function checkPrompts(episodes: readonly Episode[], warn: (text: string) 
 
 /** Reports warnings of many rollouts once per cause: the first in full, the others as a count. */
 export interface WarningSummary {
-  /** @param cause equal for warnings that are counted together, e.g. the kind of failure and its message */
-  add(cause: string, text: string): void;
+  /**
+   * @param cause in words, e.g. the kind of failure and its message
+   * @param key equal for warnings that are counted together
+   */
+  add(cause: string, text: string, key?: string): void;
   /** Reports the causes that came more than once. */
   end(): void;
 }
 
 /** @param where the others can be found, e.g. "the episodes of step 3 have the details" */
 export function summarizeWarnings(warn: (text: string) => void, where: string): WarningSummary {
-  const counts = new Map<string, number>();
+  const found = new Map<string, { cause: string; more: number }>();
   return {
-    add(cause, text) {
-      const count = (counts.get(cause) ?? 0) + 1;
-      counts.set(cause, count);
-      if (count === 1) warn(text);
+    add(cause, text, key = cause) {
+      const known = found.get(key);
+      if (known !== undefined) known.more++;
+      else {
+        found.set(key, { cause, more: 0 });
+        warn(text);
+      }
     },
     end() {
-      for (const [cause, count] of counts) {
-        if (count > 1) warn(`${count - 1} more: ${cause} (${where})`);
+      for (const { cause, more } of found.values()) {
+        if (more > 0) warn(`${more} more: ${cause} (${where})`);
       }
     },
   };

@@ -13,7 +13,7 @@ import type { SamplingClientOptions } from "../../rollout/session/types.ts";
 import type { QueuedTask, RolloutChange, RunEvent } from "../../tracking/events.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
-import { blameAgent } from "./blame-agent.ts";
+import { blameAgent, causeOf } from "./blame-agent.ts";
 import { checkPrompts, summarizeWarnings } from "./failing-rollouts.ts";
 import { type RewardModels, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";
 
@@ -162,13 +162,15 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           const retried = { task: taskId, rollout, attempt, state: "retry", failure: withoutStack(failure) } as const;
           emit({ type: "rollout", step, purpose, ...retried });
           const cause = `${failureNames[failure.kind]}: ${failure.message}`;
-          warnings.add(`retries after ${cause}`, `retrying rollout ${rollout} of ${taskId} after ${cause}`);
+          const text = `retrying rollout ${rollout} of ${taskId} after ${cause}`;
+          warnings.add(`retries after ${cause}`, text, `retry ${failure.kind} ${causeOf(failure)}`);
         },
         onFailure: ({ taskId, rollout, failure, reward }) => {
           const worth =
             reward === null ? "its reward is unknown" : `its reward is ${reward} (rllm.workflow.on_agent_error)`;
           const cause = `${failureNames[failure.kind]} (${worth}): ${failure.message}`;
-          warnings.add(`rollouts ended with ${cause}`, `rollout ${rollout} of ${taskId} ended with ${cause}`);
+          const text = `rollout ${rollout} of ${taskId} ended with ${cause}`;
+          warnings.add(`rollouts ended with ${cause}`, text, `end ${failure.kind} ${worth} ${causeOf(failure)}`);
         },
         onLog: ({ taskId, rollout, text }) => {
           emit({ type: "rollout-log", text: `rollout ${rollout} of ${taskId}: ${text}` });
