@@ -3,23 +3,16 @@
     python check_losses.py < {"base", "before", "rate", "sequences", "trained", "advantages", "old", "reference",
                               "weights", "cases": [{"loss", "after", "marks"?, "kl"?, "entropy"?, "high_entropy"?}]}
 
-`before` and each `after` are the adapter as the engine exported it around a step of plain descent. Prints, for each
-case, the loss, the gradient's norm, and how far the engine's step is from `-rate * gradient`, relative to the largest
-entry.
+against_autograd.py says what is printed.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 
 import torch
-from peft import PeftModel
-from peft.utils import get_peft_model_state_dict
-from safetensors.torch import load_file
+from against_autograd import answer
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 LOW, HIGH, DUAL, BETA, DRIFT, TAU, KL_COV = 0.8, 1.2, 1.5, 0.05, 0.2, (1.0, 1.05), 0.1
 
@@ -109,30 +102,13 @@ def total(case: dict, rows: list[tuple[Tensor, ...]]) -> Tensor:
     return loss
 
 
-def main() -> None:
-    request = json.load(sys.stdin)
-    base = AutoModelForCausalLM.from_pretrained(request["base"], dtype=torch.float32, attn_implementation="eager")
-    model = PeftModel.from_pretrained(base, request["before"], is_trainable=True).eval()
-    before = get_peft_model_state_dict(model)
+def loss_of(model: torch.nn.Module, request: dict, case: dict) -> Tensor:
     counts = [sum(trained) for trained in request["trained"]]
     split = lambda values: torch.tensor(values, dtype=torch.float32).split(counts)  # noqa: E731
     given = [split(request[name]) for name in ("old", "reference", "advantages", "weights")]
-    answers = []
-    for case in request["cases"]:
-        model.zero_grad()
-        marks = split(case.get("marks", [0] * sum(counts)))
-        loss = total(case, list(zip(*outputs(model, request), *given, marks, strict=True)))
-        loss.backward()
-        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad}
-        norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm().item()
-        named = get_peft_model_state_dict(model, state_dict=gradients)
-        after = load_file(f"{case['after']}/adapter_model.safetensors")
-        expected = {name: -request["rate"] * gradient for name, gradient in named.items()}
-        largest = max(step.abs().max().item() for step in expected.values())
-        error = max((after[name] - before[name] - step).abs().max().item() for name, step in expected.items())
-        answers.append({"loss": loss.item(), "norm": norm, "error": error / largest})
-    print(json.dumps(answers))
+    marks = split(case.get("marks", [0] * sum(counts)))
+    return total(case, list(zip(*outputs(model, request), *given, marks, strict=True)))
 
 
 if __name__ == "__main__":
-    main()
+    answer(loss_of)

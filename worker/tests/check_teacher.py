@@ -4,22 +4,16 @@
                                "cases": [{"mode", "beta"?, "tail"?, "after"}]}
 
 For each trained token, `teacher` is the teacher's log-probability of the sampled token, `ids` and `likely` are the
-teacher's most likely tokens and their log-probabilities. The loss is the mean over tokens. Prints, for each case, the
-loss, the gradient's norm, and how far the engine's step is from `-rate * gradient`, relative to the largest entry.
+teacher's most likely tokens and their log-probabilities. The loss is the mean over tokens. against_autograd.py says what
+is printed.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-
 import torch
-from peft import PeftModel
-from peft.utils import get_peft_model_state_dict
-from safetensors.torch import load_file
+from against_autograd import answer
 from torch import Tensor
 from torch.nn.functional import kl_div
-from transformers import AutoModelForCausalLM
 
 
 def distributions(model: torch.nn.Module, request: dict) -> tuple[Tensor, Tensor]:
@@ -82,26 +76,5 @@ def loss_of(case: dict, request: dict, every: Tensor, sampled: Tensor) -> Tensor
     return torch.stack(values).mean()
 
 
-def main() -> None:
-    request = json.load(sys.stdin)
-    base = AutoModelForCausalLM.from_pretrained(request["base"], dtype=torch.float32, attn_implementation="eager")
-    model = PeftModel.from_pretrained(base, request["before"], is_trainable=True).eval()
-    before = get_peft_model_state_dict(model)
-    answers = []
-    for case in request["cases"]:
-        model.zero_grad()
-        loss = loss_of(case, request, *distributions(model, request))
-        loss.backward()
-        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad}
-        norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm().item()
-        named = get_peft_model_state_dict(model, state_dict=gradients)
-        after = load_file(f"{case['after']}/adapter_model.safetensors")
-        expected = {name: -request["rate"] * gradient for name, gradient in named.items()}
-        largest = max(step.abs().max().item() for step in expected.values())
-        error = max((after[name] - before[name] - step).abs().max().item() for name, step in expected.items())
-        answers.append({"loss": loss.item(), "norm": norm, "error": error / largest})
-    print(json.dumps(answers))
-
-
 if __name__ == "__main__":
-    main()
+    answer(lambda model, request, case: loss_of(case, request, *distributions(model, request)))

@@ -1,6 +1,4 @@
-/** Compares the engine with plain transformers, PEFT and autograd, computed by scripts of worker/tests. */
-import { join } from "node:path";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import {
   assertClose,
   lora,
@@ -12,24 +10,16 @@ import {
   withPolicy,
 } from "../../../conformance/tools.ts";
 import type { Loss } from "../../algorithms/types.ts";
-import { makeTinyModel, runPython } from "../../python/run-python.fixture.ts";
-import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { runPython } from "../../python/run-python.fixture.ts";
 import type { Sequence } from "../../trajectories/types.ts";
-import type { Engine, Policy } from "../engine.ts";
+import type { Policy } from "../engine.ts";
 import { openLocalEngine } from "./engine.ts";
+import { tinyEngine } from "./tiny-engine.fixture.ts";
 
-const root = temporaryFolder("transformers");
-const at = (name: string): string => join(root, name);
-let engine: Engine;
-
-beforeAll(async () => {
-  const model = await makeTinyModel(at("model"));
-  engine = await openLocalEngine({ model, device: "cpu", dtype: "float32", cacheDir: at("cache"), logFile: at("log") });
-});
-afterAll(() => engine?.close());
+const { at, engine } = tinyEngine("transformers");
 
 async function train(policy: Policy, ...seeds: number[]): Promise<void> {
-  const sequences = madeUpSequences(engine);
+  const sequences = madeUpSequences(engine());
   for (const seed of seeds) await step(policy.learner, sequences, madeUpWeights(numTrained(sequences), seed));
 }
 
@@ -87,14 +77,14 @@ function ppo(
 
 describe("compared with plain transformers", () => {
   it("the base model, an exported adapter and merged weights have equal log-probabilities", async () => {
-    const sequences = whole(madeUpSequences(engine, 3));
+    const sequences = whole(madeUpSequences(engine(), 3));
     const found: Plain[] = [];
-    await withPolicy(engine, { kind: "none" }, async (base) => {
+    await withPolicy(engine(), { kind: "none" }, async (base) => {
       const { logprobs } = await base.learner.forward(sequences, {});
       found.push({ what: "the base model", base: at("model"), logprobs });
     });
     const everything = { ...lora(), targets: ["attn", "mlp", "unembed"] as const };
-    await withPolicy(engine, everything, async (policy) => {
+    await withPolicy(engine(), everything, async (policy) => {
       await train(policy, 1, 2);
       const { logprobs } = await policy.learner.forward(sequences, {});
       await policy.learner.export(at("adapter"), "adapter");
@@ -102,7 +92,7 @@ describe("compared with plain transformers", () => {
       found.push({ what: "the adapter in PEFT", base: at("model"), adapter: at("adapter"), logprobs });
       found.push({ what: "the merged weights", base: at("merged"), logprobs });
     });
-    await withPolicy(engine, { kind: "full" }, async (policy) => {
+    await withPolicy(engine(), { kind: "full" }, async (policy) => {
       await train(policy, 1, 2);
       const { logprobs } = await policy.learner.forward(sequences, {});
       await policy.learner.export(at("full"), "merged");
@@ -112,8 +102,8 @@ describe("compared with plain transformers", () => {
   });
 
   it("merged weights open in the engine again", async () => {
-    const sequences = whole(madeUpSequences(engine, 4));
-    const logprobs = await withPolicy(engine, lora(), async (policy) => {
+    const sequences = whole(madeUpSequences(engine(), 4));
+    const logprobs = await withPolicy(engine(), lora(), async (policy) => {
       await train(policy, 1);
       await policy.learner.export(at("again"), "merged");
       return (await policy.learner.forward(sequences, {})).logprobs;
@@ -133,10 +123,10 @@ describe("compared with plain transformers", () => {
   });
 
   it("the gradient of a PPO loss equals autograd's", async () => {
-    const sequences = madeUpSequences(engine, 5);
+    const sequences = madeUpSequences(engine(), 5);
     const count = numTrained(sequences);
     const rate = 1e-3;
-    await withPolicy(engine, lora(), async (policy) => {
+    await withPolicy(engine(), lora(), async (policy) => {
       await train(policy, 1, 2);
       await policy.learner.export(at("before"), "adapter");
       const { logprobs, offsets } = await policy.learner.forward(sequences, {});

@@ -1,6 +1,4 @@
-/** Compares every loss against a teacher through the engine with the same loss by torch's autograd on a plain model. */
-import { join } from "node:path";
-import { afterAll, beforeAll, expect, it } from "vitest";
+import { expect, it } from "vitest";
 import {
   lora,
   madeUpSequences,
@@ -12,26 +10,15 @@ import {
 } from "../../../conformance/tools.ts";
 import type { TokensLoss } from "../../algorithms/distillation/teacher-loss.ts";
 import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
-import type { Engine } from "../../backends/engine.ts";
-import { openLocalEngine } from "../../backends/local/engine.ts";
+import { smallBatches, tinyEngine } from "../../backends/local/tiny-engine.fixture.ts";
 import { learnerTeacher } from "../../backends/teachers/teachers.ts";
-import { makeTinyModel, runPython } from "../../python/run-python.fixture.ts";
-import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { runPython } from "../../python/run-python.fixture.ts";
 import { totalsOf } from "../../trajectories/batch.ts";
 import type { TrainingBatch, TrajectoryGroup } from "../../trajectories/types.ts";
 import { askTeachers } from "./ask-teachers.ts";
 import { learnFromTeacher, type TeacherTerm } from "./learn-from-teacher.ts";
 
-const root = temporaryFolder("teacher");
-const at = (name: string): string => join(root, name);
-let engine: Engine;
-
-beforeAll(async () => {
-  const model = await makeTinyModel(at("model"));
-  const options = { device: "cpu", dtype: "float32", cacheDir: at("cache"), microBatchTokens: 40 } as const;
-  engine = await openLocalEngine({ model, ...options });
-});
-afterAll(() => engine?.close());
+const { at, engine } = tinyEngine("teacher", smallBatches);
 
 /** Steps so large that the weights they are added to do not round them. */
 const rate = 1e4;
@@ -49,10 +36,10 @@ const cases: readonly TeacherTerm["loss"][] = [
 ];
 
 it("each loss, its gradient norm and its optimizer step equal autograd's", async () => {
-  const sequences = madeUpSequences(engine, 5);
+  const sequences = madeUpSequences(engine(), 5);
   const size = numTrained(sequences);
-  const strong = await engine.createLearner({ adapter: { kind: "none" } });
-  await withPolicy(engine, lora(), async ({ learner, sampler }) => {
+  const strong = await engine().createLearner({ adapter: { kind: "none" } });
+  await withPolicy(engine(), lora(), async ({ learner, sampler }) => {
     for (const seed of [1, 2]) await step(learner, sequences, madeUpWeights(size, seed));
     await learner.export(at("before"), "adapter");
     await learner.saveState(at("state"));

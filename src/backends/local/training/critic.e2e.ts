@@ -1,6 +1,4 @@
-/** The local engine's critics: their gradient compared with torch's autograd on a plain model, and a run that uses them. */
-import { join } from "node:path";
-import { afterAll, beforeAll, expect, it } from "vitest";
+import { expect, it } from "vitest";
 import {
   lora,
   madeUpSequences,
@@ -10,24 +8,13 @@ import {
   plainDescent,
 } from "../../../../conformance/tools.ts";
 import { valueLoss } from "../../../algorithms/value-loss.ts";
-import { makeTinyModel, runPython } from "../../../python/run-python.fixture.ts";
-import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
+import { runPython } from "../../../python/run-python.fixture.ts";
 import { totalsOf } from "../../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../../trajectories/types.ts";
-import type { AdapterSpec, Engine } from "../../engine.ts";
-import { openLocalEngine } from "../engine.ts";
+import type { AdapterSpec } from "../../engine.ts";
+import { smallBatches, tinyEngine } from "../tiny-engine.fixture.ts";
 
-const root = temporaryFolder("critic");
-const at = (name: string): string => join(root, name);
-let engine: Engine;
-
-beforeAll(async () => {
-  const model = await makeTinyModel(at("model"));
-  // Micro-batches of a few sequences each, so that the test covers their sum.
-  const options = { device: "cpu", dtype: "float32", cacheDir: at("cache"), microBatchTokens: 40 } as const;
-  engine = await openLocalEngine({ model, ...options });
-});
-afterAll(() => engine?.close());
+const { at, engine } = tinyEngine("critic", smallBatches);
 
 /** A step so large that the weights it is added to do not round it. */
 const rate = 1e4;
@@ -38,10 +25,10 @@ it.each<[string, AdapterSpec, number]>([
 ])(
   "the value loss of %s, its gradient's norm and the step it makes are autograd's",
   async (name, adapter, scale) => {
-    const sequences = madeUpSequences(engine, 5);
+    const sequences = madeUpSequences(engine(), 5);
     const noise = (seed: number, size: number) =>
       madeUpWeights(numTrained(sequences), seed).logprobs.map((value) => size * value);
-    const critic = await engine.createLearner({ adapter, head: "value" });
+    const critic = await engine().createLearner({ adapter, head: "value" });
     try {
       const { offsets } = await critic.forward(sequences, { values: true });
       const batch: TrainingBatch = {

@@ -1,6 +1,4 @@
-/** Compares every policy loss through the engine with the same loss by torch's autograd on a plain model. */
-import { join } from "node:path";
-import { afterAll, beforeAll, expect, it } from "vitest";
+import { expect, it } from "vitest";
 import {
   lora,
   madeUpSequences,
@@ -13,24 +11,12 @@ import {
 import { clipCov, klCov } from "../../../algorithms/losses/covariance.ts";
 import { lossDefaults, policyLosses } from "../../../algorithms/losses/policy-losses.ts";
 import { type PolicyLossOptions, policyLoss } from "../../../algorithms/policy-loss/policy-loss.ts";
-import { makeTinyModel, runPython } from "../../../python/run-python.fixture.ts";
-import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
+import { runPython } from "../../../python/run-python.fixture.ts";
 import { totalsOf } from "../../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../../trajectories/types.ts";
-import type { Engine } from "../../engine.ts";
-import { openLocalEngine } from "../engine.ts";
+import { smallBatches, tinyEngine } from "../tiny-engine.fixture.ts";
 
-const root = temporaryFolder("autograd");
-const at = (name: string): string => join(root, name);
-let engine: Engine;
-
-beforeAll(async () => {
-  const model = await makeTinyModel(at("model"));
-  // Micro-batches of a few sequences each, so that the test covers their sum.
-  const options = { device: "cpu", dtype: "float32", cacheDir: at("cache"), microBatchTokens: 40 } as const;
-  engine = await openLocalEngine({ model, ...options });
-});
-afterAll(() => engine?.close());
+const { at, engine } = tinyEngine("autograd", smallBatches);
 
 /** Steps so large that the weights they are added to do not round them. */
 const rate = 1e4;
@@ -63,9 +49,9 @@ const cases: Case[] = [
 ];
 
 it("each loss, its gradient norm and its optimizer step equal autograd's", async () => {
-  const sequences = madeUpSequences(engine, 5);
+  const sequences = madeUpSequences(engine(), 5);
   const count = numTrained(sequences);
-  await withPolicy(engine, lora(), async (policy) => {
+  await withPolicy(engine(), lora(), async (policy) => {
     for (const seed of [1, 2]) await step(policy.learner, sequences, madeUpWeights(count, seed));
     await policy.learner.export(at("before"), "adapter");
     await policy.learner.saveState(at("state"));
