@@ -1,7 +1,17 @@
 /** Arguments and options that several commands have. */
+import { existsSync } from "node:fs";
 import { InvalidArgumentError, Option } from "commander";
 
-export const overrides = ["[overrides...]", "key=value pairs of the configuration"] as const;
+export const overrides = ["[overrides...]", "key=value pairs of the configuration", addOverride] as const;
+
+function addOverride(text: string, earlier: string[] = []): string[] {
+  if (!text.includes("=") && existsSync(text)) {
+    throw new InvalidArgumentError(
+      `Settings have the form key=value. A model is named by model.name=${text}, a run's weights by an option such as --checkpoint.`,
+    );
+  }
+  return [...earlier, text];
+}
 
 export const configFiles = () =>
   new Option("-c, --config <file...>", "YAML files; a later file wins over an earlier one, key=value pairs over all");

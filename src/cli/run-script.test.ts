@@ -59,3 +59,9 @@ test.each([
   expect(text).toContain("origin: the script's config");
   expect(text).toContain("none on local: it requires a validation dataset in the script");
 });
+
+test.each(["chat", "gateway", "doctor"])("hone %s says how a folder is named", async (command) => {
+  using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+  expect(await runCommandLine([command, folder])).toBe(2);
+  expect(errors.mock.calls.join("\n")).toContain(`model.name=${folder}, a run's weights by an option such as --check`);
+});
