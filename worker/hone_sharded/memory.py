@@ -54,7 +54,7 @@ def _measure(config: PreTrainedConfig, training: Training) -> Parts:
         offloaded += states["optimizer"] if sharing.offload_optimizer else 0
         if sharing.offload_optimizer and sharing.sharding != "fsdp":
             offloaded += _trained(units) * _FLOAT32 // sharing.processes  # the gradients that DeepSpeed's optimizer reads
-    return Parts(**states, activations=activations, **_exchanged(units, sharing, training.dtype.itemsize), offloaded=offloaded)
+    return Parts(**states, activations=activations, **_exchanged(units, sharing, training), offloaded=offloaded)
 
 
 def _units(model: TokenOutputs) -> list[list[nn.Parameter]]:
@@ -114,9 +114,9 @@ def _row(ledger: Ledger, model: TokenOutputs, outside: list[nn.Parameter], token
     return ledger.peak - start
 
 
-def _exchanged(units: list[list[nn.Parameter]], sharing: Sharing, size: int) -> dict[str, int]:
-    """What a process holds of the others' weights, and of gradients before they are divided. `size`: bytes of a weight in a product."""
-    sharding, processes = sharing.sharding, sharing.processes
+def _exchanged(units: list[list[nn.Parameter]], sharing: Sharing, training: Training) -> dict[str, int]:
+    """What a process holds of the others' weights, and of gradients before they are divided."""
+    sharding, processes, size = sharing.sharding, sharing.processes, training.dtype.itemsize
     bucket = size * _BUCKET
     if sharding in ("zero1", "zero2"):
         return {"gathered": bucket}
@@ -124,8 +124,10 @@ def _exchanged(units: list[list[nn.Parameter]], sharing: Sharing, size: int) -> 
         return {"gathered": 2 * bucket + size * max(map(_elements, units))}
     outside, layer = units[0], max(units[1:], key=_elements, default=[])
     outside_trained = _trained([outside])
-    # A layer is gathered into a buffer, and copied from there. Its gradients, float32 when they are exchanged, take the place of its activations.
+    # A layer is gathered into a buffer, and copied from there. Its gradients are float32 while they are exchanged, which takes until the
+    # next layer's are known. Without recomputing, they take the place of its activations.
     # The weights outside of the layers stay gathered, and their gradients are exchanged at the end.
-    gathered = size * (_elements(outside) + 2 * _elements(layer))
+    exchanged = _FLOAT32 * _trained([layer]) if training.checkpointing else 0
+    gathered = size * (_elements(outside) + 2 * _elements(layer)) + exchanged
     last = size * (_elements(outside) + outside_trained) + _FLOAT32 * (outside_trained + outside_trained // processes)
     return {"gathered": gathered, "last": last}

@@ -31,6 +31,7 @@ from .models.linears import LinearGroup, Member
 from .models.loading import reads_images
 from .models.model import LanguageModel
 from .models.plain_model import ModelSource, PlainModel
+from .models.weights import can_pack
 from .policies.adamw_8bit import make_optimizer
 from .policies.full_policy import FullPolicy
 from .policies.lora_policy import LoraPolicy
@@ -148,6 +149,8 @@ def _measure(config: PreTrainedConfig, training: Training) -> Parts:
         masters = ledger.live - weights - merged - gradients - optimizer
         activations, head = _row(ledger, model, policy, training)
     cached = model.attention_context.cached // training.tokens
+    if training.adapter["kind"] != "full":
+        weights += _packed_head(model, training)
     return Parts(weights, merged, masters, gradients, optimizer, activations, head, cache_per_token=cached)
 
 
@@ -166,7 +169,12 @@ def _measure_frozen(config: PreTrainedConfig, training: Training, tokens: int, s
         weights = ledger.restart()
         hidden = model.hidden(model.attention_context, ids[0], ids[0])
         token_outputs(model, hidden, ids[0], ["logprobs"], training.chunk_size, False)
-    return Parts(weights, activations=ledger.peak - weights)
+    return Parts(weights + _packed_head(model, training), activations=ledger.peak - weights)
+
+
+def _packed_head(model: "_ShapeModel", training: Training) -> int:
+    """An output layer that is not trained is packed beside its plain weight, where this machine packs weights."""
+    return model.head.weight.nbytes if can_pack(training.dtype, training.device) else 0
 
 
 def _has_equal_layers(config: PreTrainedConfig, dtype: torch.dtype) -> bool:

@@ -29,7 +29,11 @@ def live() -> int:
         if type(each) in (torch.Tensor, torch.nn.Parameter) or isinstance(each, DTensor):
             tensor = each.to_local() if isinstance(each, DTensor) else each
             for part in (tensor, tensor.grad):
-                if part is not None:
+                if part is None:
+                    continue
+                if part.is_mkldnn:  # packed, without a storage
+                    storages[id(part)] = part.numel() * part.element_size()
+                else:
                     storage = part.untyped_storage()
                     storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
