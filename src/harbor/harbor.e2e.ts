@@ -37,7 +37,7 @@ test.skipIf(typeof engine === "string")(
     if (typeof engine === "string") return;
     makeTask(root, await hostImage(engine));
     const [own, forged, late] = await Promise.all([
-      run(harbor({ ...options(""), agent: bashAgent, agentArgs: {}, trainSideCalls: true })),
+      run(harbor({ ...options(""), agent: bashAgent, agentArgs: {} })),
       run(harbor(options(writeReward))),
       run(harbor(options("(setsid sh -c 'sleep 15; echo done > /app/answer.txt' &); sleep 60", { timeoutSeconds: 5 }))),
     ]);
