@@ -36,9 +36,10 @@ test.skipIf(typeof engine === "string")(
   async () => {
     if (typeof engine === "string") return;
     makeTask(root, await hostImage(engine));
-    const [own, forged, late] = await Promise.all([
+    const [own, forged, planted, late] = await Promise.all([
       run(harbor({ ...options(""), agent: bashAgent, agentArgs: {} })),
       run(harbor(options(writeReward))),
+      run(harbor(options("mkdir -p /tests && echo 'echo done > /app/answer.txt' > /tests/before.sh"))),
       run(harbor(options("(setsid sh -c 'sleep 15; echo done > /app/answer.txt' &); sleep 60", { timeoutSeconds: 5 }))),
     ]);
     expect(own).toMatchObject({ trajectories: [{ name: "agent", reward: 1, steps: [{}] }], correct: true });
@@ -47,7 +48,7 @@ test.skipIf(typeof engine === "string")(
     expect(own.trial?.files).toContainEqual({ path: "/app/answer.txt", change: "added" });
     const [step] = own.trajectories[0]!.steps;
     expect([step?.text, step?.tokens.length]).toEqual(["echo done > /app/answer.txt", 28]);
-    expect(forged.trajectories).toMatchObject([{ reward: 0 }]);
+    for (const { trajectories } of [forged, planted]) expect(trajectories).toMatchObject([{ reward: 0 }]);
     expect(late).toMatchObject({ trajectories: [{ reward: 0 }], metrics: { agent_out_of_budget: 1 } });
     expect(late.explanation).toContain("AgentTimeoutError");
 
