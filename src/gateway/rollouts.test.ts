@@ -93,8 +93,8 @@ describe("the rollout of a call", () => {
       return episode!.trajectories.map(({ name, reward, steps }) => [name, reward, steps.length]);
     };
     expect(await rolesOf(undefined, { tools }, undefined)).toEqual([
-      ["side", null, 2],
       ["agent", 1, 1],
+      ["side", null, 2],
     ]);
     expect(await rolesOf(undefined, undefined)).toEqual([["agent", 1, 2]]);
   });

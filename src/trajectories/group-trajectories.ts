@@ -1,7 +1,7 @@
 /** Groups trajectories to compare. What cannot be compared is dropped and counted; it never gets a reward of 0. */
 import {
   type Episode,
-  sideRoles,
+  isSideRole,
   type TerminationReason,
   type Trajectory,
   type TrajectoryGroup,
@@ -28,8 +28,6 @@ export function maskedReasons(filtering: CompactFiltering): ReadonlySet<Terminat
   if (!filtering.enable) return new Set();
   return new Set(terminationReasons.filter((reason) => filtering[`mask_${reason}`]));
 }
-
-const isSideRole = (role: string) => Object.values<string>(sideRoles).includes(role);
 
 type Candidate = Omit<TrajectoryGroup["members"][number], "reward">;
 
