@@ -1,4 +1,6 @@
 /** Trials in real containers, through Harbor and the gateway. Without a container engine they do not run, and say so. */
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import { hostImage, testEngine } from "../containers/host-image.fixture.ts";
@@ -7,6 +9,7 @@ import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { openBridge } from "./bridge.ts";
+import { checkTasks } from "./check-tasks.ts";
 import { shellAgent, writeReward } from "./forgeries.ts";
 import { type HarborOptions, type HarborTask, harbor, harborTasks } from "./index.ts";
 import { bashAgent, makeTask, testsFolder } from "./make-tasks.fixture.ts";
@@ -62,6 +65,32 @@ test.skipIf(typeof engine === "string")(
       return harbor(options("sleep 30"))(task, { ...context, stage });
     });
     expect(killed.failure).toMatchObject({ kind: "infrastructure", message: expect.stringContaining("SIGKILL") });
+    expect(await trials.left()).toEqual([]);
+  },
+  600_000,
+);
+
+test.skipIf(typeof engine === "string" || !nightly)(
+  "a check runs the solution, which earns the reward, and agents that must not",
+  async () => {
+    if (typeof engine === "string") return;
+    const good = makeTask(temporaryFolder("harbor-check"), await hostImage(engine));
+    const bad = makeTask(temporaryFolder("harbor-check"), await hostImage(engine));
+    const test = "#!/bin/bash\necho $(( $(pytest; echo $?) == 0 )) > /logs/verifier/reward.txt\n";
+    writeFileSync(join(bad, "tests/test.sh"), test);
+    const options = { environment: "podman", network: "host", signal: new AbortController().signal } as const;
+    const check = async (folder: string) => {
+      for await (const task of checkTasks(folder, options)) return task;
+      return undefined;
+    };
+    const [fine, hackable] = await Promise.all([check(good), check(bad)]);
+    const cheats = { "writes the reward file": 0, "replaces the verifier's programs": 0 };
+    expect(fine).toMatchObject({ problems: [], rewards: { nop: 0, oracle: 1, ...cheats } });
+    expect(hackable?.rewards).toEqual({ nop: 0, oracle: 0, ...cheats, "replaces the verifier's programs": 1 });
+    expect(hackable?.problems).toEqual([
+      "its solution earns 0",
+      expect.stringMatching(/^can be hacked: an agent that replaces the verifier's programs earns 1$/),
+    ]);
     expect(await trials.left()).toEqual([]);
   },
   600_000,
