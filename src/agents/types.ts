@@ -163,7 +163,8 @@ export interface GatewayAccess extends GatewayAddress {
   as(role: string, instance?: number): GatewayAddress;
   /**
    * Records calls that offer no tools (titles, summaries) under the role "side" and those of subagents (another system
-   * prompt, or other tools) under "subagent". Give these roles a reward of null if they should not be trained.
+   * prompt, or other tools) under "subagent". Give these roles a reward of null if they should not be trained. If no call
+   * offers tools, all are the agent's own.
    */
   separateSideCalls(): void;
   /** Refuses all later calls, e.g. of an agent that continues after its time limit. */

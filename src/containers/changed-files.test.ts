@@ -14,6 +14,7 @@ D /etc/motd
 C /etc
 A /tests/test.sh
 A /empty
+C /run
 C /proc
 `;
   expect(readDiff(diff, ["/tests"])).toEqual([
@@ -22,5 +23,6 @@ C /proc
     { path: "/empty", change: "added" },
     { path: "/etc/motd", change: "deleted" },
   ]);
+  expect(readDiff("C /etc\nC /app", [])).toEqual([{ path: "/app", change: "changed" }]);
   expect(readDiff("Error: no such container", [])).toEqual([]);
 });

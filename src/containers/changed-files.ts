@@ -5,6 +5,9 @@ import type { Engine } from "./engine.ts";
 const most = 500;
 const kinds = { A: "added", C: "changed", D: "deleted" } as const;
 
+/** Folders that change when a container starts, such as for `/etc/hosts`. */
+const ofEngine = new Set(["/etc", "/run"]);
+
 /**
  * Folders of which a file is listed are left out, as are caches.
  * @param without folders that are not listed
@@ -30,5 +33,5 @@ export function readDiff(text: string, without: readonly string[]): NonNullable<
     .sort((left, right) => (left.path < right.path ? -1 : 1));
   const above = (path: string) => path.split("/").map((_, at, parts) => parts.slice(0, at).join("/"));
   const folders = new Set(entries.flatMap(({ path }) => above(path)));
-  return listed.filter(({ path }) => !folders.has(path)).slice(0, most);
+  return listed.filter(({ path }) => !folders.has(path) && !ofEngine.has(path)).slice(0, most);
 }

@@ -3,7 +3,6 @@ import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { fileURLToPath } from "node:url";
 import { afterAll, expect, test } from "vitest";
-import { ownerMark } from "../files/temporary-names.ts";
 import { container } from "./container.ts";
 import { hostImage, testEngine } from "./host-image.fixture.ts";
 
@@ -12,16 +11,18 @@ if (typeof engine === "string") console.warn(`NOT RUN: containers (${engine})`);
 const withEngine = test.skipIf(typeof engine === "string");
 const image = typeof engine === "string" ? "" : await hostImage(engine);
 
-async function ownedIds(label = "hone.owner"): Promise<string[]> {
+/** Others may use containers at the same time. */
+async function ownedIds(pid = process.pid): Promise<string[]> {
   if (typeof engine === "string") return [];
-  const { stdout } = await engine.run(["ps", "-aq", "--filter", `label=${label}`]);
-  return stdout.split("\n").filter(Boolean);
+  const format = "{{.ID}} {{.Labels}}";
+  const { stdout } = await engine.run(["ps", "-a", "--filter", "label=hone.owner", "--format", format]);
+  const lines = stdout.split("\n").filter((line) => line.includes(`@${pid}@`));
+  return lines.map((line) => line.split(" ", 1)[0] ?? "");
 }
-const owned = async () => (await ownedIds()).length;
 
 // A test process is ended without its exit handlers, so the container that waits would stay until the next run.
 afterAll(async () => {
-  for (const id of await ownedIds(`hone.owner=${ownerMark}`)) {
+  for (const id of await ownedIds()) {
     if (typeof engine !== "string") await engine.run(["rm", "-f", "-v", id]);
   }
 });
@@ -54,7 +55,7 @@ withEngine("commands and files, without a network; a limit ends the container", 
   await Promise.all([...cleans.map((clean) => clean()), loud.close(), slow.close()]);
   // The one that waits for the next rollout.
   expect(open.counts()).toEqual({ started: 4, ready: 2, unused: 0, waiting: 1 });
-  expect(await owned()).toBe(1);
+  expect(await ownedIds()).toHaveLength(1);
   await (await container({ image })()).close();
   await (await open()).close();
 });
@@ -66,9 +67,9 @@ withEngine("the containers of a killed process are removed by the next one", asy
   const tsx = (code: string) => ["--import", "tsx", "-e", code];
   const killed = spawn(process.execPath, tsx(script("console.log('up'); setInterval(() => {}, 1000)")));
   await once(killed.stdout, "data");
-  const before = await owned();
+  expect(await ownedIds(killed.pid)).toHaveLength(1);
   killed.kill("SIGKILL");
   await once(killed, "close");
   execFileSync(process.execPath, tsx(script("await box.close()")));
-  expect(await owned()).toBe(before - 1);
+  expect(await ownedIds(killed.pid)).toEqual([]);
 });

@@ -92,17 +92,15 @@ async function find(names: readonly EngineName[]): Promise<Engine> {
   });
 }
 
-/** Removes the containers, networks, volumes and pods whose compose project begins with one of these names. */
-export async function removeProjects(engine: Engine, prefixes: readonly string[]): Promise<void> {
-  if (prefixes.length === 0) return;
+/** Removes the containers, networks, volumes and pods of compose projects. */
+export async function removeProjects(engine: Engine, isRemoved: (project: string) => boolean): Promise<void> {
   const label = "com.docker.compose.project";
   const list = async (...args: string[]): Promise<string[]> => {
     const format = `{{.${args[0] === "ps" ? "ID" : "Name"}}} {{.Labels}}`;
     const { stdout } = await engine.run([...args, "--filter", `label=${label}`, "--format", format]);
     return stdout.split("\n").flatMap((line) => {
       const project = /com\.docker\.compose\.project[=:]([^\s,\]]+)/.exec(line)?.[1];
-      const isOwn = project !== undefined && prefixes.some((prefix) => project.startsWith(prefix.toLowerCase()));
-      return isOwn ? [line.split(" ", 1)[0] ?? ""] : [];
+      return project !== undefined && isRemoved(project) ? [line.split(" ", 1)[0] ?? ""] : [];
     });
   };
   const remove = async (ids: string[], ...args: string[]): Promise<void> => {
@@ -117,9 +115,7 @@ export async function removeProjects(engine: Engine, prefixes: readonly string[]
   await remove(await list("volume", "ls"), "volume", "rm");
   if (engine.name === "podman") {
     const { stdout } = await engine.run(["pod", "ls", "--format", "{{.Name}}"]);
-    const pods = stdout
-      .split("\n")
-      .filter((pod) => prefixes.some((prefix) => pod.startsWith(`pod_${prefix.toLowerCase()}`)));
+    const pods = stdout.split("\n").filter((pod) => pod.startsWith("pod_") && isRemoved(pod.slice("pod_".length)));
     await remove(pods, "pod", "rm", "-f");
   }
 }

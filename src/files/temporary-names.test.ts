@@ -6,7 +6,9 @@ import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { removeFolder } from "../temporary-folder.fixture.ts";
 import {
   isGone,
+  isKeyOwnerGone,
   isOwnerGone,
+  ownerKey,
   ownerMark,
   removeLeftovers,
   temporaryFolder,
@@ -41,6 +43,18 @@ describe("isOwnerGone", () => {
     expect(isGone(thisProcess())).toBe(false);
     expect(isGone({ ...thisProcess(), started: "another boot/1" })).toBe(true);
   });
+});
+
+it("isKeyOwnerGone knows the owner of a name without special characters", () => {
+  const [machine, , started] = ownerKey.split("-");
+  expect(ownerKey).toMatch(/^[0-9a-f-]+$/);
+  expect(isKeyOwnerGone(`${ownerKey}-0011__env`)).toBe(false);
+  expect(isKeyOwnerGone(`${machine}-${deadPid}-0-0011__env`)).toBe(true);
+  expect(isKeyOwnerGone(`${machine}-${deadPid}-01234567__env`)).toBe(true);
+  // Another machine's, and a name with another meaning.
+  expect(isKeyOwnerGone(`01234567-${deadPid}-${started}-0011__env`)).toBe(false);
+  expect(isKeyOwnerGone(`${machine}__env`)).toBe(false);
+  if (linux) expect(isKeyOwnerGone(`${machine}-${process.pid}-01234567-0011`)).toBe(true);
 });
 
 describe("leftovers of a killed process are removed at the next start", () => {

@@ -60,6 +60,19 @@ export function isOwnerGone(name: string): boolean {
   return hasEnded({ host, pid: Number(pid), started: started === "0" ? null : started }, short);
 }
 
+/** This process in letters, digits and `-`, for names that allow nothing else. */
+export const ownerKey = (() => {
+  const { pid, host, started } = thisProcess();
+  return `${short(host)}-${pid}-${started === null ? 0 : short(started)}`;
+})();
+
+/** Whether the process whose `ownerKey` the name begins with certainly has ended. */
+export function isKeyOwnerGone(name: string): boolean {
+  const [, host, pid, started] = /^([0-9a-f]{8})-(\d+)-([0-9a-f]{8}|0)(?![0-9a-f])/.exec(name) ?? [];
+  if (host !== short(hostname())) return false;
+  return hasEnded({ host: hostname(), pid: Number(pid), started: started === "0" ? null : (started ?? null) }, short);
+}
+
 /** Where `path` is written before it is renamed: a hidden file beside it. */
 export const temporaryName = (path: string) => join(dirname(path), `.${basename(path)}.${ownerMark}.partial`);
 

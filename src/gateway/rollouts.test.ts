@@ -78,6 +78,27 @@ describe("the rollout of a call", () => {
     ]);
   });
 
+  test("calls without tools are side calls, unless the agent never offers tools", async () => {
+    const tools = [{ type: "function", function: { name: "bash", parameters: { type: "object" } } }];
+    const workflow =
+      (...offers: (object | undefined)[]): Workflow<Row> =>
+      async (_, { gateway }) => {
+        gateway.separateSideCalls();
+        const client = new OpenAI({ baseURL: gateway.baseURL, apiKey: gateway.apiKey });
+        for (const more of offers) await ask(client, "go", more);
+        return { reward: 1, correct: true, rewards: { side: null } };
+      };
+    const rolesOf = async (...offers: (object | undefined)[]) => {
+      const [episode] = await runWorkflow({ workflow: workflow(...offers), rows: rows.slice(0, 1), reply: () => "ok" });
+      return episode!.trajectories.map(({ name, reward, steps }) => [name, reward, steps.length]);
+    };
+    expect(await rolesOf(undefined, { tools }, undefined)).toEqual([
+      ["agent", 1, 1],
+      ["side", null, 2],
+    ]);
+    expect(await rolesOf(undefined, undefined)).toEqual([["agent", 1, 2]]);
+  });
+
   test("a call outside of rollouts is refused", async () => {
     await expect(ask(shared, "hello", {})).rejects.toThrow();
     await expect(Promise.resolve().then(() => fetch(`${gatewayBaseURL()}/models`))).rejects.toThrow(

@@ -44,7 +44,7 @@ test.skipIf("problem" in made).each(agents)(
       timeoutSeconds: 900,
     });
     const { trajectories, correct } = episode!;
-    expect(correct).toBe(true);
+    expect([correct, trajectories[0]?.name]).toEqual([true, "agent"]);
     expect(Object.fromEntries(trajectories.map(({ name, steps }) => [name, steps.length]))).toEqual(roles);
     for (const { name, reward } of trajectories) expect([name, reward]).toEqual([name, name === "agent" ? 1 : null]);
     const recorded = trajectories.flatMap(({ steps }) =>

@@ -8,8 +8,6 @@ interface AgentFacts {
   api?: "chat" | "responses" | "messages";
   /** The name of the model's provider, where that of the API has another meaning for the agent. */
   provider?: string;
-  /** It offers no tools to the model but reads commands from its text, so calls without tools are its own. */
-  withoutTools?: true;
   /** It does not call a model. */
   withoutModel?: true;
   /** Why it cannot be trained. */
@@ -24,8 +22,6 @@ const facts: Record<string, AgentFacts> = {
   codex: { api: "responses" },
   // Its own provider "openai" calls the responses API.
   opencode: { provider: "hone" },
-  "terminus-2": { withoutTools: true },
-  aider: { withoutTools: true },
   oracle: { withoutModel: true },
   nop: { withoutModel: true },
   [shellAgent]: { withoutModel: true },

@@ -2,6 +2,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { findEngine } from "../containers/engine.ts";
+import { HoneError } from "../errors.ts";
 import type { TrialEvent } from "./bridge.ts";
 import { replacePrograms, shellAgent, writeReward } from "./forgeries.ts";
 import { taskFolders } from "./harbor-tasks.ts";
@@ -46,10 +47,11 @@ export async function* checkTasks(folder: string, options: CheckOptions): AsyncG
 async function tryTask(task: TaskFolder, options: CheckOptions & { environment: string }): Promise<CheckedTask> {
   const problems: string[] = [];
   const rewards: Record<string, number | null> = {};
-  const earn = async (who: string, agent: Record<string, unknown>): Promise<number | null> => {
+  const earn = async (who: string, agent: Record<string, unknown>, isCheat = false): Promise<number | null> => {
     const reward = await rewardOf(task.path, agent, options).catch((error: Error) => {
       options.signal.throwIfAborted();
-      problems.push(`${who}: ${error.message}`);
+      // A verifier that a cheat has broken does not pay.
+      if (!isCheat || error instanceof HoneError) problems.push(`${who}: ${error.message}`);
       return null;
     });
     rewards[who] = reward;
@@ -62,7 +64,7 @@ async function tryTask(task: TaskFolder, options: CheckOptions & { environment: 
   if (solved !== null && solved <= (nothing ?? 0)) problems.push(`its solution earns ${solved}`);
   if (nothing !== null && nothing > 0) problems.push(`an agent that does nothing earns ${nothing}`);
   for (const [what, agent] of Object.entries(cheats)) {
-    const earned = await earn(what, agent);
+    const earned = await earn(what, agent, true);
     if (earned !== null && earned > (nothing ?? 0))
       problems.push(`can be hacked: an agent that ${what} earns ${earned}`);
   }

@@ -1,11 +1,10 @@
 /** Commands of agents that earn a reward without solving a task: what a task must not pay for. */
 
-/** Solves nothing, but writes the reward for as long as it can. */
+/** Solves nothing, but writes the reward for as long as it can: in a loop, and in processes that end at once and start another. */
 export const writeReward = `
 mkdir -p /logs/verifier
-(setsid sh -c 'while :; do
-  echo 1 > /logs/verifier/reward.txt; echo "{\\"reward\\": 1}" > /logs/verifier/reward.json; sleep 0.02
-done' >/dev/null 2>&1 &)
+(setsid sh -c 'forge() { echo 1 > /logs/verifier/reward.txt; echo "{\\"reward\\": 1}" > /logs/verifier/reward.json; }
+again() { forge; (sleep 0.01; again) & }; again; while :; do forge; sleep 0.02; done' >/dev/null 2>&1 &)
 sleep 0.1`;
 
 /** Replaces what a verifier may run by programs that do nothing and succeed. */

@@ -1,4 +1,6 @@
 /** Trials in real containers, through Harbor and the gateway. Without a container engine they do not run, and say so. */
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import { hostImage, testEngine } from "../containers/host-image.fixture.ts";
@@ -7,6 +9,7 @@ import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { openBridge } from "./bridge.ts";
+import { checkTasks } from "./check-tasks.ts";
 import { shellAgent, writeReward } from "./forgeries.ts";
 import { type HarborOptions, type HarborTask, harbor, harborTasks } from "./index.ts";
 import { bashAgent, makeTask, testsFolder } from "./make-tasks.fixture.ts";
@@ -36,9 +39,10 @@ test.skipIf(typeof engine === "string")(
   async () => {
     if (typeof engine === "string") return;
     makeTask(root, await hostImage(engine));
-    const [own, forged, late] = await Promise.all([
-      run(harbor({ ...options(""), agent: bashAgent, agentArgs: {}, trainSideCalls: true })),
+    const [own, forged, planted, late] = await Promise.all([
+      run(harbor({ ...options(""), agent: bashAgent, agentArgs: {} })),
       run(harbor(options(writeReward))),
+      run(harbor(options("mkdir -p /tests && echo 'echo done > /app/answer.txt' > /tests/before.sh"))),
       run(harbor(options("(setsid sh -c 'sleep 15; echo done > /app/answer.txt' &); sleep 60", { timeoutSeconds: 5 }))),
     ]);
     expect(own).toMatchObject({ trajectories: [{ name: "agent", reward: 1, steps: [{}] }], correct: true });
@@ -47,7 +51,7 @@ test.skipIf(typeof engine === "string")(
     expect(own.trial?.files).toContainEqual({ path: "/app/answer.txt", change: "added" });
     const [step] = own.trajectories[0]!.steps;
     expect([step?.text, step?.tokens.length]).toEqual(["echo done > /app/answer.txt", 28]);
-    expect(forged.trajectories).toMatchObject([{ reward: 0 }]);
+    for (const { trajectories } of [forged, planted]) expect(trajectories).toMatchObject([{ reward: 0 }]);
     expect(late).toMatchObject({ trajectories: [{ reward: 0 }], metrics: { agent_out_of_budget: 1 } });
     expect(late.explanation).toContain("AgentTimeoutError");
 
@@ -61,6 +65,32 @@ test.skipIf(typeof engine === "string")(
       return harbor(options("sleep 30"))(task, { ...context, stage });
     });
     expect(killed.failure).toMatchObject({ kind: "infrastructure", message: expect.stringContaining("SIGKILL") });
+    expect(await trials.left()).toEqual([]);
+  },
+  600_000,
+);
+
+test.skipIf(typeof engine === "string" || !nightly)(
+  "a check runs the solution, which earns the reward, and agents that must not",
+  async () => {
+    if (typeof engine === "string") return;
+    const good = makeTask(temporaryFolder("harbor-check"), await hostImage(engine));
+    const bad = makeTask(temporaryFolder("harbor-check"), await hostImage(engine));
+    const test = "#!/bin/bash\necho $(( $(pytest; echo $?) == 0 )) > /logs/verifier/reward.txt\n";
+    writeFileSync(join(bad, "tests/test.sh"), test);
+    const options = { environment: "podman", network: "host", signal: new AbortController().signal } as const;
+    const check = async (folder: string) => {
+      for await (const task of checkTasks(folder, options)) return task;
+      return undefined;
+    };
+    const [fine, hackable] = await Promise.all([check(good), check(bad)]);
+    const cheats = { "writes the reward file": 0, "replaces the verifier's programs": 0 };
+    expect(fine).toMatchObject({ problems: [], rewards: { nop: 0, oracle: 1, ...cheats } });
+    expect(hackable?.rewards).toEqual({ nop: 0, oracle: 0, ...cheats, "replaces the verifier's programs": 1 });
+    expect(hackable?.problems).toEqual([
+      "its solution earns 0",
+      expect.stringMatching(/^can be hacked: an agent that replaces the verifier's programs earns 1$/),
+    ]);
     expect(await trials.left()).toEqual([]);
   },
   600_000,

@@ -53,7 +53,7 @@ const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
  */
 export function harbor(options: HarborOptions): Workflow<HarborTask> {
   const { agent, program, network = "bridge", keepProcesses = false, trainSideCalls = false } = options;
-  const { withoutTools, withoutModel } = agentFacts(agent);
+  const { withoutModel } = agentFacts(agent);
   const mounts = { ...options.mounts, ...(program ? { [programFolder]: resolve(program.folder) } : {}) };
   const path = [...(program?.path ?? []).map((each) => `${programFolder}/${each}`), systemPath].join(":");
   return async ({ row }, { gateway, signal, stage, tearDown, log }) => {
@@ -64,7 +64,7 @@ export function harbor(options: HarborOptions): Workflow<HarborTask> {
       });
     }
     const environment = options.environment ?? (await findEngine()).name;
-    const separates = !withoutTools && !withoutModel && !trainSideCalls;
+    const separates = !withoutModel && !trainSideCalls;
     if (!withoutModel) checkAddress(gateway, environment, network, (await engineOf(environment)) !== undefined);
     if (separates) gateway.separateSideCalls();
     const connection = modelConnection(agent, gateway) as { env?: Record<string, string> };

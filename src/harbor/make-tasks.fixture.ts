@@ -12,7 +12,9 @@ export function makeTask(root: string, image: string, word = "done"): string {
     "instruction.md": `Write the word ${word} into the file /app/answer.txt.\n`,
     "environment/Dockerfile": `FROM ${image}\nWORKDIR /app\n`,
     "solution/solve.sh": `#!/bin/bash\necho ${word} > /app/answer.txt\n`,
+    // As pytest reads a conftest.py.
     "tests/test.sh": `#!/bin/bash
+for file in /tests/before*.sh; do [ -e "$file" ] && . "$file"; done
 echo "found: $(cat /app/answer.txt 2>/dev/null)"
 if [ "$(cat /app/answer.txt 2>/dev/null)" = ${word} ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 `,

@@ -8,19 +8,17 @@ import {
   fstatSync,
   mkdirSync,
   openSync,
-  readdirSync,
   readFileSync,
   readSync,
   rmSync,
   writeFileSync,
 } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parse, stringify } from "smol-toml";
 import { buildImage, contentHash } from "../containers/build-image.ts";
 import { changedFiles } from "../containers/changed-files.ts";
 import { type Engine, type EngineName, engines, findEngine, removeProjects } from "../containers/engine.ts";
-import { isOwnerGone, temporaryFolder } from "../files/temporary-names.ts";
+import { isKeyOwnerGone, ownerKey, temporaryFolder } from "../files/temporary-names.ts";
 import { isObject } from "../is-object.ts";
 import type { Trial as EpisodeTrial } from "../trajectories/types.ts";
 import { runInHarbor, type TrialListener, type TrialResult } from "./bridge.ts";
@@ -48,30 +46,31 @@ export interface Trial {
   files: NonNullable<EpisodeTrial["files"]>;
 }
 
-const prefix = "hone-harbor-";
-let folder: Promise<string> | undefined;
+/** A trial's name is the beginning of its compose project, which labels all that belongs to it, so it names its owner. */
+const prefix = "hone-";
+const newName = () => `${prefix}${ownerKey}-${randomBytes(4).toString("hex")}`;
+const isLeft = (project: string) => project.startsWith(prefix) && isKeyOwnerGone(project.slice(prefix.length));
 
-/** The folder of this process's trials. At first, what killed processes left is removed: containers, then folders. */
-function ownFolder(engine: Engine | undefined): Promise<string> {
-  folder ??= (async () => {
-    const left = readdirSync(tmpdir()).filter((name) => name.startsWith(prefix) && isOwnerGone(name));
-    const trials = left.flatMap((name) => listed(join(tmpdir(), name, "trials")));
-    if (engine)
-      await removeProjects(
-        engine,
-        trials.map((name) => `${name}__`),
-      );
-    const own = temporaryFolder(prefix);
-    // The names of trials that did not end tell the next run which containers to remove.
-    process.once("exit", () => {
-      if (listed(join(own, "trials")).length === 0) rmSync(own, { recursive: true, force: true });
-    });
-    return own;
-  })();
-  return folder;
+let folder: string | undefined;
+
+/** The folder of this process's trials. */
+function ownFolder(): string {
+  if (folder !== undefined) return folder;
+  const own = temporaryFolder("hone-harbor-");
+  process.once("exit", () => rmSync(own, { recursive: true, force: true }));
+  folder = own;
+  return own;
 }
 
-const listed = (path: string) => (existsSync(path) ? readdirSync(path) : []);
+const cleaned = new Map<EngineName, Promise<void>>();
+
+/** Before the first trial: removes what killed processes left. */
+function removeLeft(engine: Engine): Promise<void> {
+  const known = cleaned.get(engine.name) ?? removeProjects(engine, isLeft);
+  cleaned.set(engine.name, known);
+  known.catch(() => cleaned.delete(engine.name));
+  return known;
+}
 
 /** @returns the engine of the environment; undefined if it is not one of this machine */
 export async function engineOf(environment: string): Promise<Engine | undefined> {
@@ -147,10 +146,11 @@ export async function runTrial(
   onEnd: (clean: () => Promise<void>) => void,
 ): Promise<Trial> {
   const engine = await engineOf(options.environment);
-  const own = await ownFolder(engine);
+  if (engine) await removeLeft(engine);
+  const own = ownFolder();
   const task = await withImage(options.task, engine, own);
   signal.throwIfAborted();
-  const name = `hone-${randomBytes(6).toString("hex")}`;
+  const name = newName();
   const trials = join(own, "trials");
   mkdirSync(join(trials, name), { recursive: true });
   const overlay = join(own, `${options.network}.yaml`);
@@ -187,7 +187,7 @@ export async function runTrial(
   const clean = () => {
     cleaned ??= (async () => {
       await ended.catch(() => {});
-      if (engine) await removeProjects(engine, [`${name}__`]);
+      if (engine) await removeProjects(engine, (project) => project.startsWith(`${name}__`));
       rmSync(join(trials, name), { recursive: true, force: true });
     })();
     return cleaned;

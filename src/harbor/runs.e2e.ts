@@ -122,11 +122,14 @@ runs(
     expect(second).not.toBe(bridge);
     first.child.kill("SIGKILL");
     await first.ended;
-    for (let tries = 0; isAlive(second) && tries < 100; tries++) await sleep(100);
-    expect(isAlive(second)).toBe(false);
     // The engine's own process keeps a container, which the next start removes.
     expect((await trials.containers()).length).toBeGreaterThan(0);
+    for (let tries = 0; isAlive(second) && tries < 100; tries++) await sleep(100);
+    expect(isAlive(second)).toBe(false);
 
+    // It is found by its label, also if the temporary folder is new.
+    rmSync(temporary, { recursive: true });
+    mkdirSync(temporary);
     const resumed = start(folder, temporary, "resume");
     expect(await resumed.ended, resumed.output()).toBe(0);
     expect(resumed.output()).toContain("continuing after step 2");

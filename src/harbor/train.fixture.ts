@@ -23,8 +23,6 @@ const { exitCode } = await train(
       environment: "podman",
       network: "host",
       agentArgs: { pause: 4 },
-      // The agent offers no tools to the model.
-      trainSideCalls: true,
     }),
     config: {
       model: { lora_rank: 0 },

@@ -1,6 +1,6 @@
 /** Harbor's own Python code accepts what Hone writes, and has the keys that Hone checks. */
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -24,6 +24,62 @@ from harbor.utils.trajectory_validator import TrajectoryValidator
 validator = TrajectoryValidator()
 print(validator.validate(sys.argv[1], validate_images=False), validator.errors)`;
     expect(execFileSync(python, ["-c", validate, file], { encoding: "utf8" }).trim()).toBe("True []");
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+});
+
+test("a verifier's reward is read strictly, whatever code of the agent it ran", () => {
+  const folder = mkdtempSync(join(tmpdir(), "rewards-"));
+  const script = `
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from types import SimpleNamespace
+from hone_harbor import rewards
+read = {".json": rewards.from_json, ".txt": rewards.from_text}
+for name in sys.argv[2:]:
+    path = Path(name)
+    try:
+        print(json.dumps(read[path.suffix](SimpleNamespace(trial_paths=SimpleNamespace(reward_json_path=path, reward_text_path=path)))))
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")`;
+  const invalid = (why: string) => new RegExp(`^VerifierOutputParseError: .*${why}`);
+  const cases: [name: string, content: string, expected: object | RegExp][] = [
+    ["a.txt", " -0.5\n", { reward: -0.5 }],
+    ["b.txt", "1e999", invalid("not a finite number in 32 bits")],
+    ["c.txt", "nan", invalid("not a finite number")],
+    ["d.txt", `1${" ".repeat(70_000)}`, invalid("longer than 65536 bytes")],
+    ["e.txt", "\n", /^RewardFileEmptyError/],
+    ["f.json", '{"reward": 1, "tests": 0.5}', { reward: 1, tests: 0.5 }],
+    ["g.json", '{"reward": NaN}', invalid("not a finite number")],
+    ["h.json", '{"reward": -Infinity}', invalid("not a finite number")],
+    ["i.json", '{"reward": 1e308}', invalid("not a finite number in 32 bits")],
+    ["j.json", `{"reward": 1${"0".repeat(400)}}`, invalid("not a finite number in 32 bits")],
+    ["k.json", '{"reward": 0, "reward": 1}', invalid("a key is there twice")],
+    ["l.json", '{"reward": true}', invalid("'True' is not a number")],
+    ["m.json", '{"reward": {"a": 1}}', invalid("is not a number")],
+    ["n.json", "1", invalid("not an object of numbers")],
+    ["o.json", "[".repeat(60_000), invalid("has no valid reward")],
+    ["p.json", "{", invalid("has no valid reward")],
+  ];
+  try {
+    for (const [name, content] of cases) writeFileSync(join(folder, name), content);
+    symlinkSync(join(folder, "f.json"), join(folder, "q.json"));
+    mkdirSync(join(folder, "r.json"));
+    const all = [...cases.map(([name]) => name), "q.json", "r.json"].map((name) => join(folder, name));
+    const worker = join(import.meta.dirname, "../../worker");
+    const lines = execFileSync(python, ["-c", script, worker, ...all], { encoding: "utf8" })
+      .trim()
+      .split("\n");
+    for (const [index, [, , expected]] of cases.entries()) {
+      if (expected instanceof RegExp) expect(lines[index]).toMatch(expected);
+      else expect(JSON.parse(lines[index]!)).toEqual(expected);
+    }
+    expect(lines.slice(cases.length)).toEqual([
+      expect.stringContaining("q.json cannot be read: Too many levels of symbolic links"),
+      expect.stringContaining("r.json is not a file"),
+    ]);
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }

@@ -183,6 +183,37 @@ describe.skipIf(!nightly)("from their packages", () => {
     for (const { trajectories } of episodes) expect(trajectories[0]?.reward).toBeGreaterThan(0);
   });
 
+  test("a taskset of one's own, in verifiers' own environment", async () => {
+    const words = ["red", "green", "blue", "white"];
+    const code = `
+import verifiers.v1 as vf
+
+class WordTask(vf.Task[vf.TaskData]):
+    @vf.reward(weight=2.0)
+    async def replied(self, trace: vf.Trace) -> float:
+        return float(len(trace.last_reply) > 0)
+
+class WordTaskset(vf.Taskset[WordTask]):
+    def load(self):
+        for word in ${JSON.stringify(words)}:
+            yield WordTask(vf.TaskData(name=word, prompt=f"Say {word}."), self.config.task)
+
+__all__ = ["WordTaskset"]
+`;
+    const folder = join(root, "tasksets");
+    mkdirSync(folder);
+    writeFileSync(join(folder, "hone_words.py"), code);
+    const options = { taskset: "hone-words", pythonPath: [folder] };
+    const tasks = await verifiersTasks(options);
+    expect(words.map((_, index) => tasks.task(index).row.name)).toEqual(words);
+    const episodes = await trainTwoSteps("words", tasks, verifiersEnvironment(options));
+    for (const { trajectories } of episodes) {
+      expect([0, 2]).toContain(trajectories[0]?.reward);
+      expect(trajectories[0]?.steps[0]?.messages.at(-1)?.content).toMatch(/^Say (red|green|blue|white)\.$/);
+    }
+    expect(episodes.some(({ trajectories }) => trajectories[0]?.reward === 2)).toBe(true);
+  });
+
   // It needs Python 3.12 and a gigabyte, so it runs where somebody has installed it.
   test.skipIf(!process.env.HONE_NEMO_GYM_PYTHON)("NeMo Gym's agent with a tool", async () => {
     const [port, listen] = [await freePort(), await freePort()];

@@ -2,7 +2,14 @@
 import type { Outcome } from "../agents/types.ts";
 import type { Task } from "../data/task.ts";
 import { own } from "../own.ts";
-import type { Episode, Failure, Step, TerminationReason, Trajectory } from "../trajectories/types.ts";
+import {
+  type Episode,
+  type Failure,
+  isSideRole,
+  type Step,
+  type TerminationReason,
+  type Trajectory,
+} from "../trajectories/types.ts";
 import { defaultRole, type TrajectoryGrouping } from "./session/types.ts";
 
 /** The name of a trajectory in outcomes: its role, with `#instance` if the role has several. */
@@ -19,7 +26,7 @@ export interface RecordedCall {
   step: Step;
 }
 
-/** @returns trajectories in the order of their first calls, with rewards of null */
+/** @returns trajectories in the order of their first calls, side calls last, with rewards of null: the first has the episode's reward */
 export function toTrajectories(calls: readonly RecordedCall[], { groupBy, nameBy }: TrajectoryGrouping): Trajectory[] {
   const trajectories = new Map<unknown, Trajectory>();
   for (const { role, instance, metadata, step } of calls) {
@@ -30,7 +37,7 @@ export function toTrajectories(calls: readonly RecordedCall[], { groupBy, nameBy
     trajectories.set(key, trajectory);
     trajectory.steps.push(step);
   }
-  return [...trajectories.values()];
+  return [...trajectories.values()].sort((a, b) => Number(isSideRole(a.name)) - Number(isSideRole(b.name)));
 }
 
 /** 1 and "1" are the same key. */

@@ -4,6 +4,7 @@ import { mean, standardDeviation } from "../statistics.ts";
 import { formatNumber } from "../tracking/numbers.ts";
 import { type AttemptSummary, summarizeAttempts } from "../trainer/evaluation/attempts.ts";
 import { verdictOf } from "../trainer/evaluation/validate.ts";
+import { lastStep } from "../trajectories/last-step.ts";
 import { workflowMetrics } from "../trajectories/metrics.ts";
 import type { Episode } from "../trajectories/types.ts";
 
@@ -97,8 +98,7 @@ function ofTwoTasks<Graded extends { episode: Episode }>(graded: readonly Graded
 }
 
 function excerpt({ episode, reward }: { episode: Episode; reward: number }): Excerpt {
-  const steps = episode.trajectories.flatMap((trajectory) => trajectory.steps);
-  const { text = "", messages = [] } = steps.at(-1) ?? {};
+  const { text = "", messages = [] } = lastStep(episode.trajectories) ?? {};
   const asked = messages.findLast(({ role }) => role === "user")?.content ?? "";
   return {
     ...{ id: episode.id, reward, reply: text, reason: episode.explanation ?? null },

@@ -1,5 +1,6 @@
 /** A few episodes of a step as rows: Weights & Biases and Trackio show them as a table, TensorBoard as text. */
 import { textOf } from "../chat/images/content.ts";
+import { lastStep } from "../trajectories/last-step.ts";
 import type { Episode } from "../trajectories/types.ts";
 
 export interface SampleRow {
@@ -16,7 +17,7 @@ const maxRows = 8;
 export function sampleRows(episodes: readonly Episode[]): SampleRow[] {
   const ordered = [...episodes].sort((left, right) => left.rollout - right.rollout);
   return ordered.slice(0, maxRows).map(({ id, trajectories, explanation, failure }) => {
-    const last = trajectories.flatMap((trajectory) => trajectory.steps).at(-1);
+    const last = lastStep(trajectories);
     const reward = failure ? null : (trajectories[0]?.reward ?? null);
     return {
       task: id,

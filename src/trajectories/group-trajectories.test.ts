@@ -18,10 +18,12 @@ test("trajectories that cannot be compared are dropped and counted by cause, and
     sampleEpisode("b:1", { trajectories: with_(0.5, []) }),
     sampleEpisode("c:0", { trajectories: with_(Number.NaN) }),
     sampleEpisode("d:0", { trajectories: [] }),
+    // The title of a conversation has no reward on purpose.
+    sampleEpisode("e:0", { trajectories: [sampleTrajectory({ name: "side", reward: null })] }),
   ]);
   expect(rewardsOf(groups)).toEqual({ "a:solver": [1, 0] });
   expect(counts).toEqual({
-    "groups/num_trajs_before_filter": 6,
+    "groups/num_trajs_before_filter": 7,
     "groups/num_trajs_after_filter": 2,
     "groups/num_groups": 1,
     "groups/avg_group_size": 2,
@@ -30,6 +32,7 @@ test("trajectories that cannot be compared are dropped and counted by cause, and
     "groups/partly_dropped": 1,
     "groups/dropped_trajs/failed_episode": 1,
     "groups/dropped_trajs/no_steps": 1,
+    "groups/dropped_trajs/side_call": 1,
     "groups/dropped_trajs/unknown_reward": 1,
     "groups/dropped_trajs/reward_not_finite": 1,
   });

@@ -1,6 +1,7 @@
 /** Groups trajectories to compare. What cannot be compared is dropped and counted; it never gets a reward of 0. */
 import {
   type Episode,
+  isSideRole,
   type TerminationReason,
   type Trajectory,
   type TrajectoryGroup,
@@ -53,7 +54,7 @@ export function groupTrajectories(
   const candidates = new Map<string, Omit<TrajectoryGroup, "members"> & { own: Candidate[] }>();
   const incomplete = new Set<string>();
   const causes = [
-    ...["failed_episode", "no_steps", "unknown_reward", "reward_not_finite"],
+    ...["failed_episode", "no_steps", "side_call", "unknown_reward", "reward_not_finite"],
     ...[...masked].map((reason) => `masked_${reason}`),
   ];
   const dropped = Object.fromEntries(causes.map((cause) => [cause, 0]));
@@ -78,7 +79,8 @@ export function groupTrajectories(
       const { steps, reward: whole } = one.trajectory;
       const reward = bySteps ? (steps.at(-1)?.reward ?? null) : whole;
       if (reward !== null && Number.isFinite(reward)) return [{ ...one, reward }];
-      drop(group.id, reward === null ? "unknown_reward" : "reward_not_finite");
+      const unknown = isSideRole(group.role) ? "side_call" : "unknown_reward";
+      drop(group.id, reward === null ? unknown : "reward_not_finite");
       return [];
     });
     return members.length === 0 ? [] : [{ ...group, members }];

@@ -52,6 +52,11 @@ export const lengthLimits = ["call", "max_response_length", "max_length", "conte
 
 export type LengthLimit = (typeof lengthLimits)[number];
 
+/** Roles of calls that are not the agent's own; see `GatewayAccess.separateSideCalls`. They may have no reward. */
+export const sideRoles = { side: "side", subagent: "subagent" } as const;
+
+export const isSideRole = (role: string) => Object.values<string>(sideRoles).includes(role);
+
 /** What happened in a rollout's container, for people to read. */
 export interface Trial {
   /** Commands that the workflow ran; those of an agent are tool calls of its conversation. */

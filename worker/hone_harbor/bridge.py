@@ -22,20 +22,28 @@ from resident import send, serve  # noqa: E402 - before Harbor starts programs
 from harbor.models.trial.config import TrialConfig  # noqa: E402
 from harbor.trial.hooks import TrialEvent  # noqa: E402
 from harbor.trial.trial import Trial  # noqa: E402
+from hone_harbor import rewards  # noqa: E402
 
-# Each process of the container as PID:START, because a number is used again.
-LIST = r"""for p in /proc/[0-9]*; do
+rewards.install()
+
+# Each process of the container as PID:START, because a number is used again. "tests": the image has a folder of that name.
+LIST = r"""[ -e /tests ] && echo tests; for p in /proc/[0-9]*; do
   s=$(cat $p/stat 2>/dev/null) || continue; s=${s##*) }; set -- $s; shift 19; echo "${p#/proc/}:$1"
 done"""
 
-# Stops everything that is not in KEEP before killing it, so that nothing can fork in between.
+# At first the kernel stops all processes but this one at once, so that a process which always forks cannot escape. In the
+# machine's own numbers of processes, that would stop the machine. Then removes what the agent laid out for the verifier.
 END = (
-    r"""me=$$; round=0; while [ $round -lt 40 ]; do round=$((round+1)); left=""; for p in /proc/[0-9]*; do
+    r"""me=$$; round=0; name=""; [ -r /proc/2/stat ] && read -r _ name _ < /proc/2/stat
+  [ "$name" = "(kthreadd)" ] && echo "the container has the machine's processes" && exit 8
+  kill -STOP -1 2>/dev/null; while [ $round -lt 40 ]; do round=$((round+1)); left=""; for p in /proc/[0-9]*; do
   n=${p#/proc/}; s=$(cat $p/stat 2>/dev/null) || continue; s=${s##*) }; set -- $s; state=$1; parent=$2; shift 19
   case " $KEEP " in *" $n:$1 "*) continue;; esac
   [ "$n" = "$me" ] || [ "$parent" = "$me" ] || [ "$n" = "$PPID" ] || [ "$state" = Z ] && continue
   left="$left $n"
-done; [ -z "$left" ] && exit 0; kill -STOP $left 2>/dev/null; kill -KILL $left 2>/dev/null; done; echo "$left"; exit 9"""
+done; if [ -z "$left" ]; then
+  kill -CONT -1 2>/dev/null; case " $KEEP " in *" tests "*) ;; *) rm -rf /tests;; esac; exit 0
+fi; kill -KILL $left 2>/dev/null; done; kill -CONT -1 2>/dev/null; echo "$left"; exit 9"""
 )
 
 
@@ -44,7 +52,7 @@ class Guard:
 
     def __init__(self, trial, request):
         self.trial, self.request = trial, request
-        self.kept, self.container, self.timer = "", None, None
+        self.kept, self.container, self.timer, self.ending = "", None, None, asyncio.Lock()
 
     async def shell(self, script, **variables):
         """As root in the container. On this machine by the engine itself, which takes half a second less than compose."""
@@ -76,7 +84,12 @@ class Guard:
     async def end_in_time(self, seconds):
         """Harbor first waits for the end of the agent's command, which may take seconds that the agent would use."""
         await asyncio.sleep(seconds)
-        await self.shell(END, KEEP=self.kept)
+        await asyncio.shield(self.end_all())
+
+    async def end_all(self):
+        """One after the other: each would end the other's shell."""
+        async with self.ending:
+            return await self.shell(END, KEEP=self.kept)
 
     async def end(self, _):
         send(id=self.request["id"], event="agent-end")
@@ -85,7 +98,7 @@ class Guard:
             self.timer.cancel()
         if not self.request.get("guard", True) and not is_over:
             return
-        code, left = await self.shell(END, KEEP=self.kept)
+        code, left = await self.end_all()
         if code != 0:
             raise RuntimeError(f"processes of the agent could not be ended: {left}")
 

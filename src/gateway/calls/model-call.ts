@@ -75,6 +75,7 @@ export async function callModel(
     if (index > 0 && params.seed !== undefined) request.params = { ...params, seed: params.seed + index };
     if (role !== undefined) Object.assign(request, parseLabel(role));
     if (found?.compacted) request.compacted = true;
+    if (found?.presumedSide) request.presumedSide = true;
     if (call.topLogprobs > 0) request.topLogprobs = call.topLogprobs;
     if (call.wrongWith) request.wrongWith = call.wrongWith;
     if (onToken) request.onToken = (token, logprob) => onToken(index, token, logprob);

@@ -5,13 +5,14 @@ import { createSideCalls } from "./side-calls.ts";
 const tools = [{ name: "bash" }, { name: "read" }];
 const system = (content: string): ChatMessage => ({ role: "system", content });
 const user = (content: string): ChatMessage => ({ role: "user", content });
+const side = { role: "side", presumedSide: true };
 const reply = (content: string) => ({ content, toolCalls: [], problems: [] });
 const summary = "The agent listed the files and found the answer in notes.txt, line 3.";
 
 test("calls without tools, of subagents, and of the agent itself", () => {
   const sideCalls = createSideCalls();
   const agent = [system("You code."), user("Fix it.")];
-  expect(sideCalls.classify([system("Write a title."), user("Fix it.")], [])).toEqual({ role: "side" });
+  expect(sideCalls.classify([system("Write a title."), user("Fix it.")], [])).toEqual(side);
   expect(sideCalls.classify(agent, tools)).toEqual({});
   sideCalls.answered(undefined, reply("I look."));
   expect(sideCalls.classify([system("You search."), user("Find x.")], tools)).toEqual({ role: "subagent" });
@@ -26,7 +27,7 @@ test("a new conversation that quotes a reply is compacted; one that does not is 
   const agent = [system("You code."), user("Fix it.")];
   expect(sideCalls.classify(agent, tools)).toEqual({});
   sideCalls.answered(undefined, reply("I look."));
-  expect(sideCalls.classify([user("Summarize.")], [])).toEqual({ role: "side" });
+  expect(sideCalls.classify([user("Summarize.")], [])).toEqual(side);
   sideCalls.answered("side", reply(`${summary}\n`));
   expect(sideCalls.classify([system("You code."), user("Fix it again.")], tools)).toEqual({});
   expect(sideCalls.classify([system("You code."), user(`So far: ${summary} Go on.`)], tools)).toEqual({

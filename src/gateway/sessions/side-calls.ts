@@ -1,17 +1,21 @@
 /**
  * Tells an agent's own conversation from the other calls of its program: titles and summaries, which offer no tools, and
- * subagents, which have another system prompt or other tools.
+ * subagents, which have another system prompt or other tools. An agent that never offers tools has only its own calls.
  */
 import { textOf } from "../../chat/images/content.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../../chat/messages.ts";
-import { sideRole, subagentRole } from "../../rollout/session/types.ts";
+import type { GenerateRequest } from "../../rollout/session/types.ts";
+import { sideRoles } from "../../trajectories/types.ts";
 
 export interface SideCalls {
-  /** @returns the role of a call; undefined: the agent's own. `compacted`: its prompt has a summary in place of the history */
-  classify(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): { role?: string; compacted?: true };
+  /** @returns the role of a call; undefined: the agent's own */
+  classify(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): Classified;
   /** Call it with each reply and the role of its call. */
   answered(role: string | undefined, reply: ParsedReply): void;
 }
+
+/** With the fields of `GenerateRequest`. */
+type Classified = { role?: string } & Pick<GenerateRequest, "compacted" | "presumedSide">;
 
 /** Shorter replies may be in a prompt by chance. In characters. */
 const shortestSummary = 40;
@@ -25,12 +29,12 @@ export function createSideCalls(): SideCalls {
 
   return {
     classify(messages, tools) {
-      if (tools.length === 0) return { role: sideRole };
+      if (tools.length === 0) return { role: sideRoles.side, presumedSide: true };
       const replies = messages.filter(({ role }) => role === "assistant").map(signature);
       const continues = replies.some((reply) => ownReplies.has(reply));
       const identity = identityOf(messages, tools);
       own ??= identity;
-      if (!continues && identity !== own) return { role: subagentRole };
+      if (!continues && identity !== own) return { role: sideRoles.subagent };
       if (continues || ownReplies.size === 0) return {};
       const others = messages.filter(({ role }) => role !== "assistant").map(({ content }) => textOf(content));
       const quotes = [...texts].some((text) => others.some((other) => other.includes(text)));

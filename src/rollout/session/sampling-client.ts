@@ -110,6 +110,7 @@ function openSession(
   const problems: CallProblem[] = [];
   let lastProblem: CallProblem | undefined;
   let gaveUp = false;
+  let hasOnlySideCalls = true;
   let answeredCalls = 0;
   let turns = 0;
   let stage = "workflow";
@@ -131,6 +132,7 @@ function openSession(
       if (closed) throw new SessionEnded();
       const history = historyOf(request);
       history.calls++;
+      hasOnlySideCalls &&= request.presumedSide === true;
       // Counted before the first await, so calls made side by side get their seeds in order.
       return await answer(request, history, turns++, stop.signal);
     } catch (error) {
@@ -264,6 +266,7 @@ function openSession(
 
   /** Calls made side by side are answered in any order. */
   const inOrder = () => recorded.sort((left, right) => left.turn - right.turn);
+  const withRoles = () => (hasOnlySideCalls ? inOrder().map((call) => ({ ...call, role: defaultRole })) : inOrder());
 
   return {
     model: clientAs(defaultRole),
@@ -287,7 +290,7 @@ function openSession(
       const seconds = (performance.now() - (oldest ?? since)) / 1000;
       return { what: oldest === undefined ? stage : "the model", seconds };
     },
-    trajectories: () => toTrajectories(inOrder(), grouping),
+    trajectories: () => toTrajectories(withRoles(), grouping),
     truncated() {
       const cutOffBy = inOrder().at(-1)?.step.cutOffBy;
       return cutOffBy !== undefined && cutOffBy !== "call";

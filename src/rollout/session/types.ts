@@ -141,10 +141,6 @@ export interface RolloutSession {
 /** The role of model calls that name no other. */
 export const defaultRole = "agent";
 
-/** Roles of calls that are not the agent's own; see `GatewayAccess.separateSideCalls`. */
-export const sideRole = "side";
-export const subagentRole = "subagent";
-
 export interface GenerateRequest {
   /** Default: the session's own. */
   role?: string;
@@ -163,6 +159,8 @@ export interface GenerateRequest {
   wrongWith?: (reply: ParsedReply) => string | undefined;
   /** The prompt has a summary in place of the agent's earlier history. */
   compacted?: true;
+  /** If all calls of the rollout are presumed to be side calls, they are the agent's own. */
+  presumedSide?: true;
   /** Kept with the step, for grouping: see `rllm.sdk.processing`. */
   metadata?: Readonly<Record<string, unknown>>;
 }

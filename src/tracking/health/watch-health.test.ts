@@ -128,6 +128,15 @@ describe("health", () => {
       [[1, /25% of trajectories have no reward/]],
     ],
     [
+      "side calls, which have no reward on purpose",
+      course({
+        "groups/num_trajs_before_filter": 128,
+        "groups/dropped_trajs/side_call": 64,
+        "batch/termination_reason/max_response_length_exceeded": 1,
+      }),
+      [],
+    ],
+    [
       "a dropped update",
       course({ "update/dropped_not_finite": 1 }),
       [[1, /not finite.*learning rate is not the cause.*local\.dtype=float32/]],

@@ -7,6 +7,7 @@ import { writeWhole } from "../../files/durable-files.ts";
 import { makeFolder } from "../../files/make-folder.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
 import { makeDatedFolder } from "../../tracking/run-folder/run-folder.ts";
+import { lastStep } from "../../trajectories/last-step.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import { openCheckpoint, savedConfigFile } from "../checkpoints/open-checkpoint.ts";
@@ -163,7 +164,7 @@ function outcomeOf(episode: Episode): Outcome {
     task,
     rollout,
     row,
-    reply: steps.at(-1)?.text ?? "",
+    reply: lastStep(episode.trajectories)?.text ?? "",
     ...verdictOf(episode),
     reason: failed ?? explanation ?? null,
     termination,

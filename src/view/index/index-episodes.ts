@@ -14,6 +14,7 @@ import {
   tokenAdvantages,
 } from "../../tracking/run-folder/read-episode.ts";
 import { episodesFile } from "../../tracking/run-folder/run-folder.ts";
+import { lastStep } from "../../trajectories/last-step.ts";
 import { cutText, type IndexDatabase, type StoredNumber, stored } from "./open-database.ts";
 import { forgetProblems, readOrNote, skipLine } from "./problems.ts";
 
@@ -278,7 +279,7 @@ function episodeRows(episode: StoredEpisode): EpisodeRows {
       retries: episode.retries,
       oldest: versions.length === 0 ? null : Math.min(...versions),
       version: versions.length === 0 ? null : Math.max(...versions),
-      preview: (steps.at(-1)?.text ?? "")
+      preview: (lastStep(trajectories)?.text ?? "")
         .slice(0, 4 * previewLength)
         .replaceAll(/\s+/g, " ")
         .trim()
