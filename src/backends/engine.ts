@@ -359,6 +359,8 @@ export interface Learner {
 export interface Teacher {
   /** The longest sequence in tokens; absent: the policy's. */
   readonly maxLength?: number | undefined;
+  /** Number of requests that were repeated since it was opened; absent: it does not repeat any. */
+  readonly retries?: number;
   /** `[N]` log-probabilities of the outputs of sequences (without `targets`), in order. */
   logprobs(sequences: readonly Sequence[]): Promise<Float32Array>;
   /** The `count` most likely tokens at each output's position, most likely first. Absent if it cannot tell. */

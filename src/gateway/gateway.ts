@@ -112,7 +112,7 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
   server.keepAliveTimeout = 120_000;
   await new Promise<void>((resolve, reject) => {
     server.once("error", (error) => {
-      const hint = "choose another port with rllm.gateway.port; 0 takes any free one";
+      const hint = "choose another port; 0 takes any free one";
       reject(new UserError(`the gateway cannot listen on ${host}:${port}: ${error.message}`, { hint, cause: error }));
     });
     server.listen({ host, port, backlog: 4096 }, resolve);

@@ -92,17 +92,32 @@ export function imageLoader(store: MediaStore, fetching: Fetching = {}): ImageLo
       const address = String(source);
       if (bareBase64.test(address.slice(0, 200))) return store.add(decodeBase64(address));
       if (isHttp(address)) return unlessAborted(fetchOnce(address, own), signal);
-      if (/^data:/i.test(address)) return addDataUrl(store, address);
-      if (/^[a-z][a-z0-9+.-]+:/i.test(address) && !/^file:/i.test(address)) {
-        throw new UserError(`${shorten(address)} is not the address of an image`, {
-          hint: forms,
-        });
-      }
-      const path = /^file:/i.test(address) ? await located(address, () => fileURLToPath(address)) : address;
-      const bytes = await readImageFile(path);
+      if (isData(address)) return addDataUrl(store, address);
+      const path = await pathOf(address);
+      const bytes = await readImageFile(path, () => readFile(path));
       return located(path, () => store.add(bytes));
     },
   };
+}
+
+/**
+ * Whether the file exists, for an image that is a file. Others are not checked.
+ * @throws UserError if it cannot be loaded
+ */
+export async function checkImageFile(source: ImageSource): Promise<void> {
+  const named = typeof source === "string" || source instanceof URL ? source : isParquetImage(source) && source.path;
+  if (!named || (isParquetImage(source) && source.bytes != null)) return;
+  const address = String(named);
+  if (bareBase64.test(address.slice(0, 200)) || isHttp(address) || isData(address)) return;
+  await readImageFile(await pathOf(address), async () => {});
+}
+
+const isData = (address: string) => /^data:/i.test(address);
+
+async function pathOf(address: string): Promise<string> {
+  if (/^file:/i.test(address)) return located(address, () => fileURLToPath(address));
+  if (!/^[a-z][a-z0-9+.-]+:/i.test(address)) return address;
+  throw new UserError(`${shorten(address)} is not the address of an image`, { hint: forms });
 }
 
 export const isStored = (source: unknown): source is StoredImage =>
@@ -178,13 +193,13 @@ function decodeBase64(text: string): Uint8Array {
   return Buffer.from(compact, "base64");
 }
 
-async function readImageFile(path: string): Promise<Uint8Array> {
+async function readImageFile<T>(path: string, read: () => Promise<T>): Promise<T> {
   try {
     const found = await stat(path);
     // Reading a pipe or a device might never end.
     if (!found.isFile()) throw new UserError(`${shorten(path)} is not an image file, but a folder or a device`);
     await located(path, () => requireSize(found.size));
-    return await readFile(path);
+    return await read();
   } catch (error) {
     if (error instanceof UserError) throw error;
     const { code } = error as NodeJS.ErrnoException;

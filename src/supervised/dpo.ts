@@ -50,9 +50,9 @@ const pairs = (validation: Dataset<unknown> | undefined): SourceKind => ({
         if (both.every(({ dropped }) => dropped === 0)) throw new UserError("a reply of the pair is empty");
         return { task, trajectories: [], cut: 0, dropped: 1 };
       });
-    const check = async (task: Task) => {
+    const check = async (task: Task, renders: boolean) => {
       const { chosen, rejected } = read(task);
-      for (const reply of [chosen, rejected]) await checkExample(reply, parts, "all_assistant_messages");
+      for (const reply of [chosen, rejected]) await checkExample(reply, parts, "all_assistant_messages", renders);
       return isDeepStrictEqual(chosen, rejected) ? "have equal replies, which teach nothing" : undefined;
     };
     for (const dataset of [parts.tasks, validation])

@@ -1,4 +1,5 @@
 /** Rows of a step: checked, limited in length, and as the episodes and sequences that the loop takes. */
+import { setImmediate } from "node:timers/promises";
 import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
 import type { Task } from "../data/task.ts";
@@ -24,32 +25,61 @@ export async function ofRow<T>({ origin }: Task, work: () => Promise<T> | T): Pr
   }
 }
 
+/** Rendering takes up to a millisecond. Of more rows, this many are rendered before the run starts, evenly spaced. */
+const mostRendered = 20_000;
+
+/** Invalid rows that are named in one message. */
+const mostNamed = 5;
+
 /**
  * Checks every row before the run starts, so that an invalid row 70,000 does not stop it overnight. If long rows are
  * refused, those that may be too long are encoded.
  *
  * @param check returns what is strange about the row, in the plural, or undefined
+ * @throws UserError naming the first invalid rows and the number of the others
  */
 export async function checkRows(
   dataset: Dataset<unknown>,
   { truncation, most }: LengthLimit,
-  check: (task: Task) => Promise<string | undefined>,
+  check: (task: Task, renders: boolean) => Promise<string | undefined>,
   encode: (task: Task) => Promise<unknown>,
   warn: (text: string) => void,
 ): Promise<void> {
   const strange = new Map<string, { count: number; first: string }>();
+  const refused: UserError[] = [];
+  const distance = Math.ceil(dataset.size / mostRendered);
   for (let index = 0; index < dataset.size; index++) {
+    // A signal can end the check.
+    if (index % 1000 === 0) await setImmediate();
     const task = dataset.task(index);
-    const why = await ofRow(task, () => check(task));
-    if (why !== undefined) {
-      const { count, first } = strange.get(why) ?? { count: 0, first: task.origin };
-      strange.set(why, { count: count + 1, first });
+    try {
+      const why = await ofRow(task, () => check(task, index % distance === 0));
+      if (why !== undefined) {
+        const { count, first } = strange.get(why) ?? { count: 0, first: task.origin };
+        strange.set(why, { count: count + 1, first });
+      }
+      // A token is at least one byte; a template writes less than half of the text.
+      const mayBeLong = truncation === "error" && JSON.stringify(task.row).length > most / 2;
+      if (mayBeLong) await ofRow(task, () => encode(task));
+    } catch (error) {
+      if (!(error instanceof UserError)) throw error;
+      refused.push(error);
     }
-    // A token is at least one byte; a template writes less than half of the text.
-    const mayBeLong = truncation === "error" && JSON.stringify(task.row).length > most / 2;
-    if (mayBeLong) await ofRow(task, () => encode(task));
   }
+  if (refused.length > 0) throw joinErrors(refused, dataset.size);
+  if (distance > 1) warn(`the chat template was tried with every ${distance}th of ${dataset.size} rows`);
   for (const [why, { count, first }] of strange) warn(`${count} of ${dataset.size} rows ${why}; the first is ${first}`);
+}
+
+function joinErrors([first, ...others]: readonly UserError[], size: number): UserError {
+  if (others.length === 0) return first!;
+  const named = [first!, ...others.slice(0, mostNamed - 1)].map(({ message }) => `\n  ${message}`);
+  const more = others.length + 1 - named.length;
+  const rest = more === 0 ? "" : `\n  and ${more} more`;
+  return new UserError(`${others.length + 1} of ${size} rows cannot be learned:${named.join("")}${rest}`, {
+    hint: first!.hint,
+    cause: first,
+  });
 }
 
 /** A trajectory of given steps, by its role. */

@@ -1,7 +1,7 @@
 /** A row as the steps of a trajectory: each trained part of it with everything before as its prompt, as if it had been sampled. */
 import { openConversation } from "../chat/conversations/conversation.ts";
 import { textOf } from "../chat/images/content.ts";
-import { type Blind, prepareImages, type Vision } from "../chat/images/prepare-images.ts";
+import { type Blind, checkImages, prepareImages, type Vision } from "../chat/images/prepare-images.ts";
 import type { ChatMessage, ToolDefinition } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 import { concatenate } from "../concatenate.ts";
@@ -36,14 +36,16 @@ export async function rowSteps(example: Example, renderer: Renderer, trainOn: Tr
 }
 
 /**
- * What can be said without encoding it.
+ * What can be said without encoding it, and without reading images.
  *
+ * @param renders also try the chat template
  * @throws UserError without the row's origin, if it cannot be learned
  */
 export async function checkExample(
   example: Example,
-  { vision, vocabularySize }: Pick<Renderer, "vision"> & { vocabularySize: number },
+  { chat, vision, vocabularySize }: Renderer & { vocabularySize: number },
   trainOn: TrainOn,
+  renders: boolean,
 ): Promise<void> {
   if (example.kind === "tokens") {
     if (!example.trained.includes(1)) throw new UserError("labels are all -100, so nothing is learned");
@@ -52,13 +54,23 @@ export async function checkExample(
       throw new UserError(`input_ids has ${unknown}, but the model has only ${vocabularySize} tokens`);
   }
   if (example.kind !== "chat") return;
-  const { messages } = example;
-  if (typeof vision === "string") await prepareImages(messages.map(plainMessage), vision);
-  if (trainOn === "all_tokens" || trainOn === "all_messages") return;
+  const { messages, tools } = example;
+  const plain = messages.map(plainMessage);
+  await checkImages(plain, vision);
+  const options = { tools, addGenerationPrompt: false };
+  if (trainOn === "all_tokens" || trainOn === "all_messages") {
+    if (renders) chat.renderText(plain, options);
+    return;
+  }
   const weights = weightsOf(messages, trainOn);
   if (!weights.includes(1)) throw new UserError(`none of its messages is learned with sft.train_on=${trainOn}`);
   if (weights[0] === 1 && messages[0]!.role === "assistant")
     throw new UserError("the first message is the assistant's, so it has no prompt");
+  if (!renders) return;
+  const last = weights.lastIndexOf(1);
+  const [before, learned] = [plain.slice(0, last), plain[last]!];
+  if (learned.role === "assistant") replyText(chat, before, learned, tools);
+  else chat.renderText([...before, learned], options);
 }
 
 function weightsOf(messages: readonly RowMessage[], trainOn: TrainOn): (0 | 1)[] {

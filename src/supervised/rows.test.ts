@@ -1,7 +1,12 @@
 /** The formats of rows, which of their tokens are learned, and what is refused. */
+import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import { openChat } from "../chat/chat.ts";
 import type { Chat } from "../chat/types.ts";
+import { composeConfig } from "../config/compose.ts";
+import { openDataset } from "../data/open-dataset.ts";
 import { characterChat } from "../testing/character-chat.ts";
+import { scriptedSampler } from "../testing/scripted-sampler.ts";
 import { toSequences } from "../trajectories/to-sequences.ts";
 import { limitLength } from "./limit-length.ts";
 import { readPair } from "./read-pair.ts";
@@ -113,6 +118,25 @@ describe("a row teaches", () => {
     expect(text).toMatch(/^<\|system\|>tools: /);
   });
 
+  it("the same from a Parquet file, whose columns are lists of structures and mostly null", async () => {
+    const { size, task } = await openDataset(join(import.meta.dirname, "rows.fixture.parquet"));
+    const texts = Array.from({ length: size - 1 }, (_, index) => learned(task(index).row));
+    expect(await Promise.all(texts)).toEqual([
+      ["<|user|>a<|end|><|assistant|>[b<|end|>]"],
+      [
+        expect.stringMatching(
+          /^<\|system\|>tools: .*<\|assistant\|>\[<tool_call>\{"name":"f","arguments":\{"x":1\}\}<\/tool_call><\|end\|>\]<\|tool\|>1<\|end\|><\|assistant\|>b<\|end\|><\|user\|>c<\|end\|><\|assistant\|>\[d<\|end\|>\]$/,
+        ),
+      ],
+      ["a [b<|end|>]"],
+    ]);
+    expect(readRow(task(3).row, at)).toEqual({
+      kind: "tokens",
+      tokens: Int32Array.of(1, 2, 3),
+      trained: Uint8Array.of(0, 1),
+    });
+  });
+
   it("each reply in a sequence of its own, if the template drops earlier thinking", async () => {
     const dropping: Chat = {
       ...chat,
@@ -195,7 +219,32 @@ it.each<[unknown, TrainOn, string]>([
     "message 1 (user) has an image, but the model reads only text",
   ],
 ])("%j is refused with %s without being encoded", async (row, trainOn, message) => {
-  await expect(checkExample(readRow(row, at), { vision, vocabularySize: 200 }, trainOn)).rejects.toThrow(message);
+  await expect(checkExample(readRow(row, at), { chat, vision, vocabularySize: 200 }, trainOn, false)).rejects.toThrow(
+    message,
+  );
+});
+
+const gemma = openChat(join(import.meta.dirname, "..", "chat", "fixtures", "gemma"), composeConfig().config);
+const image = { type: "image", image: "missing.png" };
+
+it.each<[string, unknown, TrainOn, string]>([
+  ["a template refuses", [user("a"), user("b"), assistant("c")], "all_assistant_messages", "Roles must alternate"],
+  ["a template refuses as a whole", [user("a"), user("b"), assistant("c")], "all_messages", "Roles must alternate"],
+  [
+    "names a missing image",
+    [{ role: "user", content: [image] }, assistant("c")],
+    "all_assistant_messages",
+    "message 1 (user): the image file missing.png does not exist",
+  ],
+  [
+    "shows an image in a reply",
+    [user("a"), { role: "assistant", content: [image] }],
+    "all_assistant_messages",
+    "message 2 (assistant) has an image; only user and tool messages",
+  ],
+])("a row that %s is refused before it is encoded", async (_, messages, trainOn, message) => {
+  const parts = { chat: await gemma, vision: scriptedSampler(() => "").vision, vocabularySize: 200 };
+  await expect(checkExample(readRow({ messages }, at), parts, trainOn, true)).rejects.toThrow(message);
 });
 
 it.each<[string, unknown, string[]]>([

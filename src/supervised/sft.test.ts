@@ -123,12 +123,44 @@ describe("sft", () => {
     );
   });
 
+  it("names several invalid rows in one message, before the first step", async () => {
+    const file = join(root, "invalid.jsonl");
+    const image = [{ type: "image", image: "missing.png" }];
+    const invalid = [
+      { messages: [{ role: "user", content: "a" }] },
+      { messages: [{ role: "user", content: image }, ...reply("b").messages] },
+      ...Array.from({ length: 5 }, () => ({ question: "a" })),
+    ];
+    writeFileSync(file, [reply("cb"), ...invalid].map((row) => `${JSON.stringify(row)}\n`).join(""));
+    const refused = train(sft({ data: await openDataset(file), config }), {
+      engine: openToy(),
+      overrides: inFolder(newFolder()),
+    });
+    const error: Error = await refused.then(
+      () => new Error("it was not refused"),
+      (thrown) => thrown,
+    );
+    expect(error.message.replaceAll(file, "FILE").split("\n  ")).toEqual([
+      "7 of 8 rows cannot be learned:",
+      "FILE:2: none of its messages is learned with sft.train_on=all_assistant_messages",
+      expect.stringMatching(/^FILE:3: message 1 \(user\) has an image, but /),
+      ...[4, 5, 6].map((line) => expect.stringMatching(`^FILE:${line}: a row needs messages, .*; it has question$`)),
+      "and 2 more",
+    ]);
+  });
+
   it("reports rows that call tools without having any, and equal pairs, once each", async () => {
     const call = { role: "assistant", content: "", tool_calls: [{ function: { name: "f", arguments: {} } }] };
     const calling = { messages: [{ role: "user", content: "a" }, call] };
+    const nullCall = { ...call, tool_calls: [{ function: { name: "f", arguments: { a: null } } }] };
+    const nullArgument = { messages: [{ role: "user", content: "a" }, nullCall], tools: [{ name: "f" }] };
     const folder = newFolder();
-    const rows = fromRows("calls", [reply("cb"), calling, calling]);
-    const alphabet = [...new Set('abc<tool_call>{"name":"f","arguments":{}}</tool_call>')].join("");
+    const rows = fromRows("calls", [reply("cb"), calling, calling, nullArgument]);
+    const alphabet = [
+      ...new Set(
+        'abc<tool_call>{"name":"f","arguments":{}}</tool_call>[object Object]system: description,parameters,type,properties,null\\n',
+      ),
+    ].join("");
     const engine = tabularEngine({ alphabet });
     const overrides = inFolder(folder);
     await train(sft({ data: rows, config }), { engine: { engine, chat: engine.chat }, overrides });
@@ -137,7 +169,8 @@ describe("sft", () => {
     const pairs = fromRows("pairs", [pair("c"), pair("b")]);
     await train(dpo({ data: pairs, config }), { engine: openToy(), overrides: inFolder(other) });
     const log = (where: string) => readFileSync(join(where, "log.txt"), "utf8");
-    expect(log(folder)).toContain("2 of 3 rows call tools, but have no tools; the first is calls[1]");
+    expect(log(folder)).toContain("2 of 4 rows call tools, but have no tools; the first is calls[1]");
+    expect(log(folder)).toContain("1 of 4 rows have null arguments in calls of tools, which are learned;");
     expect(log(other)).toContain("1 of 2 rows have equal replies, which teach nothing; the first is pairs[1]");
   });
 

@@ -32,10 +32,10 @@ const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
         const { trajectory, ...counts } = await limited(rowSteps(read(task), parts, train_on), "row", limit);
         return { task, trajectories: [trajectory], ...counts };
       });
-    const check = async (task: Task) => {
+    const check = async (task: Task, renders: boolean) => {
       const example = read(task);
-      await checkExample(example, parts, train_on);
-      return callsWithoutTools(example) ? "call tools, but have no tools" : undefined;
+      await checkExample(example, parts, train_on, renders);
+      return strangeness(example);
     };
     for (const dataset of [parts.tasks, validation])
       if (dataset) await checkRows(dataset, limit, check, give, parts.warn);
@@ -50,10 +50,15 @@ const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
   },
 });
 
-const callsWithoutTools = (example: Example) =>
-  example.kind === "chat" &&
-  example.tools.length === 0 &&
-  example.messages.some(({ toolCalls = [] }) => toolCalls.length > 0);
+function strangeness(example: Example): string | undefined {
+  if (example.kind !== "chat") return undefined;
+  const calls = example.messages.flatMap(({ toolCalls = [] }) => toolCalls);
+  if (calls.length > 0 && example.tools.length === 0) return "call tools, but have no tools";
+  // A table has the keys of all calls in each call, unless the arguments are JSON.
+  if (calls.some((call) => Object.values(call.arguments).includes(null)))
+    return "have null arguments in calls of tools, which are learned; leave them out, in a table by arguments as JSON text";
+  return undefined;
+}
 
 async function nextLesson(
   { tasks, recipe }: SourceParts,

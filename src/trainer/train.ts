@@ -21,7 +21,7 @@ import { type Experiment, scriptFacts } from "./experiment.ts";
 import { type TrainOptions, takeLaunch, withLaunch } from "./launch.ts";
 import { runLoop } from "./loop.ts";
 import { checkExperiment } from "./opening/check-experiment.ts";
-import { checkRunGateway } from "./opening/open-gateway.ts";
+import { checkRunGateway, requireGatewayPort } from "./opening/open-gateway.ts";
 import { openRun } from "./opening/open-run.ts";
 import { planOf } from "./recipe/plan.ts";
 import { compileRecipe, type Recipe } from "./recipe/recipe.ts";
@@ -201,6 +201,7 @@ function requirements(
     () => dryRun && requireValues(composed),
     () => engine ?? requireBackend(composed),
     () => checkRunGateway(config),
+    () => requireGatewayPort(config),
     () => workflowOf(experiment, config),
     () => requireCheckpoint(resumeOptions(config), checkpoint),
   ];

@@ -30,6 +30,7 @@ export default defineExperiment({
     },
   }),
   config: {
+    training: { learning_rate: 3e-4 },
     data: { train_batch_size: 8, max_prompt_length: 128, max_response_length: 16 },
     rllm: { trainer: { experiment_name: "{{name}}", total_epochs: 4 } },
   },

@@ -99,3 +99,7 @@ export class ServerStalled extends ServerFailed {
     super(message);
   }
 }
+
+/** Whether a request may succeed later: no server answered it, or the one that did failed. */
+export const mayAnswerLater = (error: unknown): boolean =>
+  error instanceof ServerFailed || (error instanceof RunError && error.code === "server_unreachable");

@@ -1,7 +1,7 @@
 /** Stores the images of a conversation and asks the engine for their tokens. */
 import { HoneError, RunError, UserError } from "../../errors.ts";
 import { imageLimits } from "../../images/image-limits.ts";
-import type { ImageLoader } from "../../images/load-image.ts";
+import { checkImageFile, type ImageLoader } from "../../images/load-image.ts";
 import type { ImageSource, Media, StoredImage } from "../../images/types.ts";
 import { UnusableImage } from "../../images/unusable-image.ts";
 import type { ChatMessage, ImagePart, TextPart } from "../messages.ts";
@@ -39,11 +39,8 @@ export async function prepareImages(
   if (messages.every(({ content }) => !Array.isArray(content))) {
     return typeof vision === "string" ? { messages } : { messages, images: emptyImages(vision) };
   }
-  const where = (index: number) => `message ${index + 1} (${messages[index]!.role})`;
-  for (const [index, { content }] of messages.entries()) {
-    if (Array.isArray(content)) requireParts(content, where(index));
-  }
-  requireFew(messages);
+  requireImages(messages, vision);
+  const where = whereIn(messages);
   const stored: ChatMessage[] = [];
   for (const [index, message] of messages.entries()) {
     stored.push(await storeImages(message, where(index), vision, signal));
@@ -57,6 +54,36 @@ export async function prepareImages(
     for (const [place, { hash }] of unique.entries()) tokens.set(hash, found[place]!);
   }
   return { messages: stored, images: { placeholder: vision.placeholder, tokens } };
+}
+
+/**
+ * Checks what `prepareImages` checks, without reading images: files must exist, and addresses are not fetched.
+ * @throws UserError naming the message
+ */
+export async function checkImages(messages: readonly ChatMessage[], vision: Vision | Blind): Promise<void> {
+  requireImages(messages, vision);
+  const where = whereIn(messages);
+  for (const [index, message] of messages.entries()) {
+    for (const { image } of contentImages(message)) await located(where(index), checkImageFile(image));
+  }
+}
+
+const whereIn = (messages: readonly ChatMessage[]) => (index: number) =>
+  `message ${index + 1} (${messages[index]!.role})`;
+
+function requireImages(messages: readonly ChatMessage[], vision: Vision | Blind): void {
+  const where = whereIn(messages);
+  for (const [index, { content }] of messages.entries()) {
+    if (Array.isArray(content)) requireParts(content, where(index));
+  }
+  requireFew(messages);
+  for (const [index, { role, content }] of messages.entries()) {
+    if (!hasImages(content)) continue;
+    if (typeof vision === "string") throw new UserError(`${where(index)} has an image, but ${vision}`);
+    if (role === "assistant" || role === "system") {
+      throw new UserError(`${where(index)} has an image; only user and tool messages may have images`);
+    }
+  }
 }
 
 const emptyImages = ({ placeholder }: Vision): PromptImages => ({ placeholder, tokens: new Map() });
@@ -75,13 +102,10 @@ async function storeImages(
   vision: Vision | Blind,
   signal: AbortSignal | undefined,
 ): Promise<ChatMessage> {
-  const { role, content } = message;
+  const { content } = message;
   if (!Array.isArray(content)) return message;
-  if (!hasImages(content)) return { ...message, content: normalizeContent(content) };
-  if (typeof vision === "string") throw new UserError(`${where} has an image, but ${vision}`);
-  if (role === "assistant" || role === "system") {
-    throw new UserError(`${where} has an image; only user and tool messages may have images`);
-  }
+  // `requireImages` has refused images for such a model.
+  if (!hasImages(content) || typeof vision === "string") return { ...message, content: normalizeContent(content) };
   const parts: (TextPart | ImagePart)[] = [];
   for (const part of content) {
     if (part.type === "text") parts.push(part);

@@ -1,3 +1,5 @@
+import { once } from "node:events";
+import { type AddressInfo, createServer } from "node:net";
 import { expect, test, vi } from "vitest";
 import { runCommandLine } from "../run-command-line.ts";
 
@@ -28,5 +30,21 @@ test.each(["gateway", "chat", "doctor"])(
     expect(errors.mock.calls.join("")).toContain(
       'rllm.algorithm.adv_estimator="nope": the name is neither built in nor registered',
     );
+  },
+);
+
+test.each(["rllm.sdk.proxy.port", "rllm.gateway.port"])(
+  "hone gateway refuses a port in use and names %s, before it loads a model",
+  async (setting) => {
+    const other = createServer().listen(0, "127.0.0.1");
+    await once(other, "listening");
+    const { port } = other.address() as AddressInfo;
+    using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+    expect(await runCommandLine(["gateway", "model.name=./no-such-model", `${setting}=${port}`])).toBe(2);
+    other.close();
+    const printed = errors.mock.calls.join("");
+    expect(printed).toContain(`the gateway cannot listen on 127.0.0.1:${port}: listen EADDRINUSE`);
+    expect(printed).toContain(`choose another port with ${setting}; 0 takes any free one`);
+    expect(printed).not.toContain("no-such-model");
   },
 );

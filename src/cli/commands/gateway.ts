@@ -11,7 +11,7 @@ import { policySessions } from "../../gateway/sessions/policy-sessions.ts";
 import { maskUrls } from "../../mask-urls.ts";
 import { printable } from "../../printable.ts";
 import { openCheckpoint } from "../../trainer/checkpoints/open-checkpoint.ts";
-import { checkRunGateway, openRunGateway } from "../../trainer/opening/open-gateway.ts";
+import { checkRunGateway, openRunGateway, requireGatewayPort } from "../../trainer/opening/open-gateway.ts";
 import { composeSupported } from "../compose-supported.ts";
 import { loadSpanFilter, spanFilterHelp } from "../load-span-filter.ts";
 import { type OpenModel, openModel } from "../open-model.ts";
@@ -76,6 +76,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   config.rllm.sdk.proxy.mode = "external";
   if (flags.imageHosts !== undefined) config.rllm.gateway.image_hosts = flags.imageHosts;
   checkRunGateway(config);
+  await requireGatewayPort(config);
   const filterSpans = await loadSpanFilter(flags.spanFilter);
   const { sampler, chat, vision, name, maxLength, close } = await (flags.upstream !== undefined
     ? openUpstream(config, flags)

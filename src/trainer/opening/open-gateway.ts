@@ -45,22 +45,37 @@ export function checkRunGateway(config: Config): void {
   createAccess(gateway.host ?? host, token, gateway.tunnel ?? undefined);
 }
 
+/**
+ * Tries the gateway's port before a model is loaded.
+ * @throws UserError naming the setting, if it cannot listen there
+ */
+export async function requireGatewayPort({ rllm }: Config): Promise<void> {
+  const { host, port, setting } = addressIn(rllm);
+  if (port !== 0) await tryPort(host, port, setting);
+}
+
+function addressIn({ gateway, sdk: { proxy } }: Config["rllm"]): { host: string; port: number; setting: string } {
+  const host = gateway.host ?? proxy.host;
+  if (gateway.port !== null) return { host, port: gateway.port, setting: "rllm.gateway.port" };
+  // Agents that Hone starts receive the port; other agents must know it.
+  const fixedPort = proxy.mode === "external" || proxy.port !== defaultPort;
+  return { host, port: fixedPort ? proxy.port : 0, setting: "rllm.sdk.proxy.port" };
+}
+
 export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Gateway> {
   const { config, chat, vision, model, warn, alone = {} } = options;
   const { gateway, sdk } = config.rllm;
   const { proxy } = sdk;
-  // Agents that Hone starts receive the port; other agents must know it.
-  const fixedPort = proxy.mode === "external" || proxy.port !== defaultPort;
   const closers = createClosers();
   const store = await openStore(options);
   if (store) closers.add(() => store.close());
   try {
-    const host = gateway.host ?? proxy.host;
-    let port = gateway.port ?? (fixedPort ? proxy.port : 0);
+    const { host, setting, ...address } = addressIn(config.rllm);
+    let { port } = address;
     let publicUrl = gateway.tunnel ?? undefined;
     if (publicUrl !== undefined && Object.hasOwn(tunnelPrograms, publicUrl)) {
       // The gateway must know its public address when it opens.
-      if (port === 0) port = await freePort(host);
+      if (port === 0) port = await tryPort(host, 0, setting);
       const tunnel = await openTunnel(publicUrl, port, warn);
       closers.add(tunnel.close);
       warn(`${publicUrl} opened a tunnel to the gateway: ${tunnel.url}`);
@@ -86,9 +101,15 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
   }
 }
 
-async function freePort(host: string): Promise<number> {
-  const server = createServer().listen(0, host);
-  await once(server, "listening");
+/** @returns the port, for 0 a free one */
+async function tryPort(host: string, wanted: number, setting: string): Promise<number> {
+  const server = createServer().listen(wanted, host);
+  await once(server, "listening").catch((error: Error) => {
+    throw new UserError(`the gateway cannot listen on ${host}:${wanted}: ${error.message}`, {
+      hint: `choose another port with ${setting}; 0 takes any free one`,
+      cause: error,
+    });
+  });
   const { port } = server.address() as AddressInfo;
   server.close();
   await once(server, "close");

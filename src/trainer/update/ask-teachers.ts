@@ -35,6 +35,8 @@ export interface TeacherScores {
   likely: TokenRows | undefined;
   /** `[S]` the teacher's name. */
   teachers: readonly string[];
+  /** Number of requests to the teachers' servers that were repeated. */
+  retries: number;
 }
 
 /** Sequences whose likely tokens are recorded for people to look at, although the loss does not read them. */
@@ -84,7 +86,9 @@ export async function askTeachers(
   }
   const asked = questions.filter(({ sequence, teacher }) => sequence.tokens.length <= (teacher.maxLength ?? maxLength));
   let isKnown = false;
-  for (const teacher of new Set(asked.map((question) => question.teacher))) {
+  const asking = new Set(asked.map((question) => question.teacher));
+  const retriesBefore = retriesOf(asking);
+  for (const teacher of asking) {
     const own = asked.filter((question) => question.teacher === teacher);
     const scores = await teacher.logprobs(own.map(({ sequence }) => sequence));
     const wrong = scores.find((score) => !Number.isFinite(score));
@@ -101,8 +105,12 @@ export async function askTeachers(
     spread(shown, found.logprobs, likely.logprobs, width);
     isKnown = true;
   }
-  return { logprobs, likely: isKnown ? likely : undefined, teachers };
+  const retries = retriesOf(asking) - retriesBefore;
+  return { logprobs, likely: isKnown ? likely : undefined, teachers, retries };
 }
+
+const retriesOf = (teachers: Iterable<Teacher>) =>
+  Array.from(teachers).reduce((sum, { retries = 0 }) => sum + retries, 0);
 
 function afterPrompt(
   { tokens: prompt, media }: { tokens: Int32Array; media?: readonly Media[] },
@@ -142,13 +150,14 @@ export async function overlapRatio(learner: Learner, batch: TrainingBatch, { lik
 
 /** @param batch whose `samplerLogprobs` are the policy's own */
 export function teacherMetrics(
-  { logprobs, teachers }: TeacherScores,
+  { logprobs, teachers, retries }: TeacherScores,
   { samplerLogprobs, offsets }: TrainingBatch,
 ): Record<string, number> {
   const metrics: Record<string, number> = {};
   if (logprobs.length === 0) return metrics;
   metrics["distillation/teacher_kl"] = teacherKl(samplerLogprobs, logprobs);
   metrics["distillation/tokens_without_teacher"] = logprobs.filter(Number.isNaN).length;
+  metrics["distillation/teacher_retries"] = retries;
   const names = [...new Set(teachers)];
   if (names.length < 2) return metrics;
   const nameOf = Array.from(countsOf(offsets)).flatMap((count, sequence) =>

@@ -1,8 +1,10 @@
 /** Whole runs in which a small model learns from a teacher that answers "a". */
 // Slow: whole runs.
+import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { afterAll, beforeAll, describe, expect, it, test } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
 import type { Engine, Teacher } from "../../backends/engine.ts";
@@ -244,6 +246,33 @@ describe("a teacher on a server", () => {
     expect(there.map((one) => one["distillation/teacher_kl"])).toEqual(
       here.map((one) => expect.closeTo(one["distillation/teacher_kl"]!, 3)),
     );
+  });
+
+  test("answers 500 once: the request is repeated and counted, and the run gives the same", async () => {
+    let failures = 1;
+    const flaky = createServer(async (incoming, answer) => {
+      const { method = "GET", headers } = incoming;
+      const samples = method === "POST" && /completions|generate/.test(`${incoming.url}`);
+      if (samples && failures-- > 0) return void answer.writeHead(500).end("overloaded");
+      const body = method === "POST" ? { body: await text(incoming) } : {};
+      const { authorization = "", "content-type": type = "application/json" } = headers;
+      const got = await fetch(`${url}${incoming.url}`, {
+        ...{ method, headers: { authorization, "content-type": type }, ...body },
+      });
+      answer.writeHead(got.status, { "content-type": "application/json" }).end(await got.text());
+    });
+    await new Promise<void>((resolve) => flaky.listen(0, "127.0.0.1", resolve));
+    const { port } = flaky.address() as AddressInfo;
+    const folder = newFolder();
+    const metrics = await run([...plain, served().replace(url, `http://127.0.0.1:${port}`)], undefined, folder);
+    const direct = await run([...plain, served()]);
+    expect(metrics.map((one) => one["distillation/teacher_retries"])).toEqual([1, ...Array(11).fill(0)]);
+    const kl = (history: typeof metrics) => history.map((one) => one["distillation/teacher_kl"]);
+    expect(kl(metrics)).toEqual(kl(direct));
+    expect(readFileSync(join(folder, "log.txt"), "utf8")).toMatch(
+      /retrying requests to the teacher at http\S+ after: the inference server at \S+ answered 500: overloaded/,
+    );
+    flaky.close();
   });
 
   test("is refused with another tokenizer", async () => {

@@ -6,7 +6,7 @@ import type { ServedModel } from "../control/control.ts";
 import { explain } from "../process/own-server.ts";
 import type { ServerProcess } from "../process/server-process.ts";
 import { post } from "../requests/post.ts";
-import { type Server, ServerFailed, type ServerSettings } from "../server.ts";
+import { mayAnswerLater, type Server, ServerFailed, type ServerSettings } from "../server.ts";
 import { openServers } from "../server-group.ts";
 import { dialectsOf, type ScoringDialect } from "./dialects.ts";
 
@@ -99,7 +99,7 @@ export async function serverScorer(
       retries: limit,
       pauseSeconds,
       signal,
-      isTemporary: (error) => error instanceof ServerFailed || isUnreachable(error),
+      isTemporary: mayAnswerLater,
       onRetry: () => void repeated++,
     });
 
@@ -127,5 +127,3 @@ export async function serverScorer(
     },
   };
 }
-
-const isUnreachable = (error: unknown) => error instanceof RunError && error.code === "server_unreachable";
