@@ -236,7 +236,7 @@ const describeDifference = (url: string, version: number, difference: number, li
 const code = "sampler_mismatch";
 
 /** The server does not sample with the weights that it was sent last. */
-export class MissedUpdate extends RunError {
+class MissedUpdate extends RunError {
   override name = "MissedUpdate";
   constructor(message: string) {
     super(message, { code, hint: "restart the server, then continue the run with --resume" });
