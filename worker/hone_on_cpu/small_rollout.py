@@ -27,6 +27,8 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 NAME = "small"
 # With a file of this name in the model's folder, the servers die when weights arrive.
 DIES = "dies-while-loading"
+# With a file of this name, they acknowledge the weights that arrive next without loading them.
+MISSES = "misses-an-update"
 _NEUTRAL = {"top_p": (1,), "top_k": (-1, 0), "min_p": (0,), "stop": (None,), "repetition_penalty": (1,)}
 
 
@@ -58,6 +60,9 @@ class Server:
         assert not self._asleep, "weights arrive at a server that sleeps"
         if (Path(self._name) / DIES).exists():
             os._exit(1)
+        if (Path(self._name) / MISSES).exists():
+            (Path(self._name) / MISSES).unlink(missing_ok=True)
+            return
         tensors = {name: torch.tensor(value) for name, value in weights.items()}
         missing = self._model.load_state_dict(tensors, strict=False).missing_keys
         assert not set(missing) - {"lm_head.weight"}, missing

@@ -135,10 +135,14 @@ def _reason(logs: Path) -> str:
 
 
 def _kill_processes_of(folder: Path) -> None:
-    """Ray's agents name the folder of their cluster. By themselves, they end up to a minute after it."""
+    """Also Ray's agents, which by themselves end up to 90 s after their cluster. They replace their command line by a
+    title such as `ray::DashboardAgent`, but write logs in the folder of their cluster."""
     for process in psutil.process_iter(["cmdline"]):
-        if any(f"{folder}/" in argument for argument in process.info["cmdline"] or ()):
-            with suppress(psutil.Error):
+        with suppress(psutil.Error):
+            names = process.info["cmdline"] or ()
+            if names and names[0].startswith("ray::"):
+                names = [file.path for file in process.open_files()]
+            if any(f"{folder}/" in name for name in names):
                 process.kill()
 
 

@@ -18,7 +18,7 @@ FATAL = (
     "Please report this issue. Check failed: statussetor3576.has_value() Timed out waiting for file "
     "/tmp/session/metrics_agent_port_589cc"
 )
-# Like `ray start --block`: it does not notice that its raylet has ended. Its agent has a group of its own.
+# Like `ray start --block`: it does not notice that its raylet has ended. Its agent has a group of its own, and a title.
 RAY = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -28,7 +28,10 @@ logs = folder / "session_latest" / "logs"
 logs.mkdir(parents=True)
 attempt = len(list(here.glob("attempt-*"))) + 1
 (here / f"attempt-{attempt}").write_text(options["port"])
-agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", f"--log-dir={logs}"], start_new_session=True)
+agent = subprocess.Popen(
+    ["ray::DashboardAgent", "-c", "import time; time.sleep(600)"], executable=sys.executable,
+    start_new_session=True, stderr=(logs / "dashboard_agent.err").open("w"),
+)
 print("agent", agent.pid, flush=True)
 raylet = subprocess.Popen([str(here / "raylet"), "succeed" if attempt > int((here / "failures").read_text()) else str(logs)])
 time.sleep(0.2)

@@ -217,6 +217,30 @@ describe.each(["vllm", "sglang"] as const)("a policy that %s samples", (kind) =>
     await expect(trainStep(policy, 2)).rejects.toMatchObject({ exitCode: 1, code: "sampler_mismatch" });
   });
 
+  test.each([lora(), full])("an update that a server missed is sent again: $kind", async (adapter) => {
+    await open(kind);
+    const policy = await engine.createPolicy({ adapter });
+    await trainStep(policy, 1);
+    const repeated = async () => (await engine.stats())["rollout/sync_repeated"];
+    expect(await repeated()).toBe(0);
+    server.fault = {
+      get ignores() {
+        return notes.length === 0;
+      },
+    };
+    await trainStep(policy, 2);
+    await expectAgreement(policy, 2);
+    expect(await repeated()).toBe(1);
+    expect(notes).toEqual([
+      expect.stringMatching(
+        /^sending version 2 of the weights again, because the inference server at .* does not sample with it/,
+      ),
+    ]);
+    await trainStep(policy, 3);
+    await expectAgreement(policy, 3);
+    expect(await repeated()).toBe(0);
+  });
+
   test("the first update of a resumed run that is not applied stops it, if the server has the killed run's weights", async () => {
     await open(kind);
     const policy = await engine.createPolicy({ adapter: full });

@@ -87,7 +87,7 @@ export function servedPolicies(trainer: Trainer, options: ServerOptions): Sampli
     const { adapter } = spec;
     const { learner } = await trainer.createPolicy(spec);
     const base = { kind, model: served.name, images: trainer.images };
-    const probes = probeServers(group, learner, { prompt: probeTokens });
+    const probes = probeServers(group, learner, { prompt: probeTokens }, options.onNote);
     if (source) {
       const sampler = sourceSampler(group, source, probes, { ...base, logprobs: "raw" });
       samplers.push(sampler);

@@ -269,6 +269,22 @@ describe("verl's rollout servers", () => {
     }
   });
 
+  it("get weights again that they missed", async () => {
+    const { learner, sampler } = await served.createPolicy({ adapter: { kind: "full" } });
+    try {
+      const sequences = madeUpSequences(local);
+      await learner.forwardBackward(sequences, lossOf(sequences, 6));
+      await learner.optimStep(plainDescent(1e-1));
+      writeFileSync(join(model, "misses-an-update"), "");
+      await sampler.load(await learner.publish());
+      const { "rollout/sync_repeated": repeated, "rollout/sync_probe_difference": difference } = await served.stats();
+      expect(repeated).toBe(1);
+      expect(difference).toBeLessThan(1e-4);
+    } finally {
+      await learner.close();
+    }
+  });
+
   it("sleep while the workers train, and sample with each version", async () => {
     const { history } = await train(toyExperiment("rollouts"), { engine: { engine: served, chat: await toyChat() } });
     expect(history.map(({ metrics }) => metrics["rollout/sync_probe_difference"]! < 1e-4)).toEqual([true, true]);

@@ -67,9 +67,11 @@ async function doctorCommand(overrides: string[]): Promise<void> {
 
   const time = stopwatch();
   const status = showStatus();
+  const notes: string[] = [];
   const engine = await openEngine(composed, {
     trains: { others: otherModelsIn(config) },
     onStatus: status.say,
+    warn: (text) => notes.push(text),
   }).finally(status.end);
   try {
     for (const [name, version] of Object.entries(engine.versions)) report(name, version);
@@ -85,6 +87,7 @@ async function doctorCommand(overrides: string[]): Promise<void> {
     for (const finding of (await engine.examine?.()) ?? []) reportFinding(finding);
     await trainOnce(engine, config, report);
   } finally {
+    for (const text of notes) report("note", text);
     await engine.close();
   }
   summarize(failed);

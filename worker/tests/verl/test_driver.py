@@ -93,7 +93,12 @@ def started() -> Iterator[Driver]:
 def loaded(started: Driver, folder: Path, model: Path) -> tuple[Driver, dict]:
     config = {
         "trainer": {"nnodes": 1, "n_gpus_per_node": 2},
-        "actor_rollout_ref": {"actor": {"clip_ratio_high": 0.28, "ppo_max_token_len_per_gpu": 6, "optim": {"lr": 2e-6}}},
+        "actor_rollout_ref": {
+            "actor": {
+                "clip_ratio_high": 0.28, "ppo_max_token_len_per_gpu": 6, "optim": {"lr": 2e-6},
+                "fsdp_config": {"reshard_after_forward": False},
+            },
+        },
         "rllm": {"is": "not verl's"},
     }
     number = started.send(
@@ -205,14 +210,20 @@ def test_a_step_is_that_of_one_process(driver: Driver, model: Path, folder: Path
         reference.parameters(), lr=STEP["learning_rate"], betas=betas, eps=STEP["eps"], weight_decay=STEP["weight_decay"]
     ).step()
     driver.train(1, slopes, ["logprobs", "entropy"])
+    assert forward(driver).size  # FSDP keeps the whole weights of a forward pass without a backward pass
     answer = driver.call("optim_step", policy=1, **STEP)
     assert answer["applied"] and answer["grad_norm"] == pytest.approx(norm.item(), rel=1e-5)
+    np.testing.assert_allclose(forward(driver), expected(reference)["logprobs"].detach(), rtol=1e-4, atol=1e-4)
     assert "lost_to_rounding" not in answer  # verl does not measure it
     assert driver.call("publish", policy=1)["version"] == 1
     assert driver.call("export", policy=1, dir=str(folder / "step"), **{"as": "merged"}).get("ok")
     stepped = plain(folder / "step").state_dict()
     for name, value in reference.state_dict().items():
         torch.testing.assert_close(stepped[name], value, rtol=1e-5, atol=1e-5)
+
+
+def forward(driver: Driver) -> np.ndarray:
+    return driver.answer(driver.send("forward", batch(), policy=1, outputs=["logprobs"]))[1]["logprobs"]
 
 
 def test_a_loaded_state_continues_exactly(driver: Driver, folder: Path) -> None:
@@ -245,7 +256,7 @@ def merge(state: Path, target: Path) -> None:
 
 
 def test_drops_a_cancelled_loss_and_a_gradient_that_is_not_finite(driver: Driver) -> None:
-    before = driver.answer(driver.send("forward", batch(), policy=1, outputs=["logprobs"]))[1]["logprobs"]
+    before = forward(driver)
     number = driver.send("forward_backward", batch(), policy=1, outputs=["logprobs"])
     assert driver.receive()[0]["event"] == "outputs"
     driver.send("cancel", id=number)
@@ -253,8 +264,7 @@ def test_drops_a_cancelled_loss_and_a_gradient_that_is_not_finite(driver: Driver
     driver.train(1, lambda found: {"logprobs": np.full_like(found["logprobs"], np.nan)}, ["logprobs"])
     answer = driver.call("optim_step", policy=1, **STEP)
     assert (answer["applied"], answer["grad_norm"]) == (False, "NaN")
-    after = driver.answer(driver.send("forward", batch(), policy=1, outputs=["logprobs"]))[1]["logprobs"]
-    np.testing.assert_array_equal(after, before)
+    np.testing.assert_array_equal(forward(driver), before)
     driver.train(1, slopes, ["logprobs", "entropy"])
     assert driver.call("zero_grad", policy=1)["ok"]
     assert driver.call("optim_step", policy=1, **STEP)["grad_norm"] == 0

@@ -37,7 +37,7 @@ export function adapterSampler(
   }
 
   /** While the server is probed, no other request runs: it would change how exactly the server computes. */
-  let probing: Promise<number> | undefined;
+  let probing: Promise<Record<string, number>> | undefined;
 
   const sampler = sampleFrom(group, kind, async () => {
     while (probing) await probing.catch(() => undefined);
@@ -63,13 +63,21 @@ export function adapterSampler(
       const { version, name, path } = requireKind(published, "adapter", group);
       const begin = performance.now();
       probes.prompt = sampler.lastPrompt ?? probes.prompt;
-      await control.loadAdapter(name, path);
-      const served = { ...kind, adapter: name, version };
       const next = { version, name, path, running: 0 };
+      const send = async () => {
+        await control.loadAdapter(next.name, path);
+        return { ...kind, adapter: next.name, version };
+      };
+      const sendAgain = async () => {
+        await control.unloadAdapter(next.name);
+        next.name = `${name}-again`;
+        return send();
+      };
+      const served = await send();
       const previous = current;
-      probing = sampler.interrupt().then(() => probes.check(served, version));
+      probing = sampler.interrupt().then(() => probes.check(served, version, sendAgain));
       try {
-        metrics["rollout/sync_probe_difference"] = await probing;
+        Object.assign(metrics, await probing);
         current = next;
       } catch (error) {
         old.push(next);

@@ -14,18 +14,26 @@ function side(seed: number, rounding: number, change: number) {
   };
 }
 
-/** @param unknown number of tokens whose log-probabilities the server does not know */
+const follows = (version: number) => version;
+const isStale = () => 0;
+
+/**
+ * @param applied the version that the server has
+ * @param unknown number of tokens whose log-probabilities the server does not know
+ * @param own the version that the trainer computes with
+ */
 async function checkVersions(
   versions: number,
   applied: (version: number) => number,
   rounding: number,
   change: number,
   unknown = 0,
+  own = follows,
 ) {
   let version = 0;
   const [trainer, server] = [side(1, rounding, change), side(2, rounding, change)];
   const forward: Learner["forward"] = async ([sequence]) => ({
-    logprobs: trainer(version, sequence!.tokens),
+    logprobs: trainer(own(version), sequence!.tokens),
     entropy: new Float32Array(),
     offsets: Int32Array.of(0, sequence!.tokens.length - 1),
   });
@@ -44,9 +52,6 @@ async function checkVersions(
   const probe = parityProbe({ forward }, "URL", { prompt: Int32Array.from({ length: 250 }, (_, at) => at % 7) });
   for (; version <= versions; version++) await probe.check(sampler as Sampler, version);
 }
-
-const follows = (version: number) => version;
-const isStale = () => 0;
 
 test.each([
   ["rounding hides the change", follows, 0.02, 1e-3],
@@ -71,5 +76,11 @@ test.each([
 test("a difference after an update is explained by the changes of both sides", async () => {
   await expect(checkVersions(1, isStale, 0, 0.3)).rejects.toThrow(
     /differ from the trainer's by 0\.0\d+ on average \(version 1, at most 0\.01\); scored as a prompt, the same tokens differ by 0\.0\d+; on a fixed sequence, the server's log-probabilities changed by 0\.0, the trainer's by 0\.0\d+$/,
+  );
+});
+
+test("a trainer that does not compute with its own update is named", async () => {
+  await expect(checkVersions(1, follows, 0, 0.3, 0, isStale)).rejects.toThrow(
+    /^the trainer does not compute with its own last update: .* changed by 0\.0\d+, the trainer's by 0\.0$/,
   );
 });

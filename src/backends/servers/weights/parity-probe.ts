@@ -69,22 +69,29 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
   async function requireOthers(sampler: Sampler, version: number): Promise<void> {
     if (earlier === undefined) return;
     const { sequence, server } = earlier;
-    earlier = undefined;
     const now = await score(sampler, sequence);
-    if (now.some((value, index) => !Object.is(value, server[index]))) return;
-    const apart = rootMeanSquare(known(minus(now, await ownLogprobs(sequence)), now));
-    if (apart > limits.half.change) throw unchanged(url, version);
+    if (now.every((value, index) => Object.is(value, server[index]))) {
+      const apart = rootMeanSquare(known(minus(now, await ownLogprobs(sequence)), now));
+      if (apart > limits.half.change) throw unchanged(url, version);
+    }
+    earlier = undefined;
   }
 
   /** Tells an update that was not applied or only in part from one that only sampling computes differently. */
-  async function describeMismatch(sampler: Sampler, { sequence, ...old }: Anchor, fresh: Omit<Anchor, "server">) {
+  async function explain(
+    difference: string,
+    sampler: Sampler,
+    { sequence, ...old }: Anchor,
+    fresh: Omit<Anchor, "server">,
+  ): Promise<RunError> {
     const prompt = await score(sampler, fresh.sequence);
     const scored = known(minus(prompt, fresh.learner), prompt);
     const [server, learner] = [await score(sampler, sequence), await ownLogprobs(sequence)];
-    const changes = [minus(server, old.server), minus(learner, old.learner)].map((change) =>
-      size(known(change, server)),
-    );
-    return `scored as a prompt, the same tokens differ by ${size(scored)}; on a fixed sequence, the server's log-probabilities changed by ${changes[0]}, the trainer's by ${changes[1]}`;
+    const followed = known(minus(server, old.server), server);
+    const moved = known(minus(learner, old.learner), server);
+    const text = `${difference}; scored as a prompt, the same tokens differ by ${size(scored)}; on a fixed sequence, the server's log-probabilities changed by ${size(followed)}, the trainer's by ${size(moved)}`;
+    if (rootMeanSquare(moved) < rootMeanSquare(followed) / 2) return staleTrainer(text);
+    return new MissedUpdate(text);
   }
 
   const probe: ParityProbe = {
@@ -108,8 +115,8 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
       // Servers may resize images with torchvision, and the trainer with Pillow.
       const { parity, change } = limits[start.media ? "half" : precision];
       if (!(difference <= parity)) {
-        const detail = anchor && (await describeMismatch(sampler, anchor, { sequence, learner }));
-        throw mismatch(url, version, difference, parity, detail);
+        const text = describeDifference(url, version, difference, parity);
+        throw anchor ? await explain(text, sampler, anchor, { sequence, learner }) : otherModel(text);
       }
       if (anchor) {
         const { server } = anchor;
@@ -135,14 +142,28 @@ export interface ServerProbes {
   /** See `ParityProbe.remember`. */
   remember(served: ServedModelOptions): Promise<void>;
   /**
-   * @returns the largest difference between a server and the learner, see `ParityProbe.check`
+   * @param sendAgain called once if a server does not sample with the weights; returns what to check then
+   * @returns metrics: the largest difference between a server and the learner, and whether the weights were sent again
    * @throws RunError if a server and the trainer have different weights
    */
-  check(served: ServedModelOptions, version: number): Promise<number>;
+  check(
+    served: ServedModelOptions,
+    version: number,
+    sendAgain: () => Promise<ServedModelOptions>,
+  ): Promise<Record<string, number>>;
 }
 
-/** Probes each server by itself, because each can fail to apply an update. */
-export function probeServers(group: ServerGroup, learner: Pick<Learner, "forward">, prompt: ProbePrompt): ServerProbes {
+/**
+ * Probes each server by itself, because each can fail to apply an update.
+ *
+ * @param onNote called with a line when weights are sent again
+ */
+export function probeServers(
+  group: ServerGroup,
+  learner: Pick<Learner, "forward">,
+  prompt: ProbePrompt,
+  onNote: (text: string) => void = () => {},
+): ServerProbes {
   const probes = new Map<unknown, ParityProbe>(
     group.servers.map((server) => [server, parityProbe(learner, server.url, prompt)]),
   );
@@ -157,8 +178,16 @@ export function probeServers(group: ServerGroup, learner: Pick<Learner, "forward
     async remember(served) {
       await each(served, (probe, sampler) => probe.remember(sampler));
     },
-    async check(served, version) {
-      return Math.max(...(await each(served, (probe, sampler) => probe.check(sampler, version))));
+    async check(served, version, sendAgain) {
+      const largest = async (model: ServedModelOptions) =>
+        Math.max(...(await each(model, (probe, sampler) => probe.check(sampler, version))));
+      try {
+        return { "rollout/sync_probe_difference": await largest(served), "rollout/sync_repeated": 0 };
+      } catch (error) {
+        if (!(error instanceof MissedUpdate)) throw error;
+        onNote(`sending version ${version} of the weights again, because ${error.message}`);
+        return { "rollout/sync_probe_difference": await largest(await sendAgain()), "rollout/sync_repeated": 1 };
+      }
     },
   };
   return all;
@@ -201,36 +230,37 @@ function sequenceOf({ prompt, ...media }: ProbePrompt, reply: Int32Array): Seque
 
 const size = (change: Float32Array) => mean(change.map(Math.abs)).toPrecision(2);
 
-/** @param detail undefined before any training */
-function mismatch(
-  url: string,
-  version: number,
-  difference: number,
-  limit: number,
-  detail: string | undefined,
-): RunError {
-  const text = `the log-probabilities of the inference server at ${url} differ from the trainer's by ${difference.toFixed(4)} on average (version ${version}, at most ${limit})`;
-  return new RunError(detail === undefined ? `${text}, before any training` : `${text}; ${detail}`, {
-    code: "sampler_mismatch",
-    hint:
-      detail === undefined
-        ? "serve the same model, without quantization, and with --logprobs-mode raw_logprobs"
-        : "the server does not sample with the weights that it was sent: restart it, then continue the run with --resume",
+const describeDifference = (url: string, version: number, difference: number, limit: number) =>
+  `the log-probabilities of the inference server at ${url} differ from the trainer's by ${difference.toFixed(4)} on average (version ${version}, at most ${limit})`;
+
+const code = "sampler_mismatch";
+
+/** The server does not sample with the weights that it was sent last. */
+class MissedUpdate extends RunError {
+  override name = "MissedUpdate";
+  constructor(message: string) {
+    super(message, { code, hint: "restart the server, then continue the run with --resume" });
+  }
+}
+
+const otherModel = (difference: string) =>
+  new RunError(`${difference}, before any training`, {
+    code,
+    hint: "serve the same model, without quantization, and with --logprobs-mode raw_logprobs",
   });
-}
 
-const restart = { code: "sampler_mismatch", hint: "restart the server, then continue the run with --resume" } as const;
+const staleTrainer = (difference: string) =>
+  new RunError(`the trainer does not compute with its own last update: ${difference}`, {
+    code,
+    hint: "continue the run with --resume; if this happens again, please report it",
+  });
 
-function unchanged(url: string, version: number): RunError {
-  return new RunError(
+const unchanged = (url: string, version: number) =>
+  new MissedUpdate(
     `the inference server at ${url} acknowledged version ${version} of the weights, but still samples with those of an earlier run`,
-    restart,
   );
-}
 
-function stale(url: string, version: number, followed: Float32Array, moved: Float32Array): RunError {
-  return new RunError(
+const stale = (url: string, version: number, followed: Float32Array, moved: Float32Array) =>
+  new MissedUpdate(
     `the inference server at ${url} acknowledged version ${version} of the weights, but does not sample with it: its log-probabilities of a fixed sequence changed by ${size(followed)} on average, the trainer's by ${size(moved)}`,
-    restart,
   );
-}

@@ -108,8 +108,20 @@ test("without running requests the servers sleep and are updated at once", async
   expect(await engine.stats()).toMatchObject({ "rollout/servers": 1, "rollout/sync_probe_difference": 0 });
 });
 
-test("servers that did not get the weights stop the run", async () => {
+test("servers that did not get the weights twice stop the run", async () => {
   const policy = await engine.createPolicy({ adapter: { kind: "full" } });
   own.sampler.load = async () => {};
   await expect(trainStep(policy)).rejects.toMatchObject({ code: "sampler_mismatch" });
+  expect(calls).toEqual(["update 0", "update 1", "update 1"]);
+});
+
+test("servers that missed an update get the weights again", async () => {
+  const policy = await engine.createPolicy({ adapter: { kind: "full" } });
+  const { load } = own.sampler;
+  own.sampler.load = async () => {
+    own.sampler.load = load;
+  };
+  await trainStep(policy);
+  expect(calls).toEqual(["update 0", "update 1", "update 1"]);
+  expect(await engine.stats()).toMatchObject({ "rollout/sync_repeated": 1, "rollout/sync_probe_difference": 0 });
 });

@@ -47,8 +47,11 @@ export function sourceSampler(
       await sampler.interrupt(source.endRequests);
       if (running > 0) await sleep(againMs);
     }
-    await source.update(next);
-    metrics["rollout/sync_probe_difference"] = await probes.check({ ...model, version: next }, next);
+    const send = async () => {
+      await source.update(next);
+      return { ...model, version: next };
+    };
+    Object.assign(metrics, await probes.check(await send(), next, send));
     version = next;
   }
 

@@ -45,10 +45,14 @@ export function weightsSampler(
       probes.prompt = sampler.lastPrompt ?? probes.prompt;
       const { version } = published;
       if (current === undefined && hasTrained(await control.weightVersion())) await probes.remember(model);
-      const path = await replace(published);
-      const label = await control.weightVersion();
-      if (label !== `${version}`) throw otherVersion(group, version, label);
-      metrics["rollout/sync_probe_difference"] = await probes.check(served, version);
+      let path: string | undefined;
+      const send = async () => {
+        path = await replace(published);
+        const label = await control.weightVersion();
+        if (label !== `${version}`) throw otherVersion(group, version, label);
+        return served;
+      };
+      Object.assign(metrics, await probes.check(await send(), version, send));
       // The server needs the files of these weights only if it is restarted.
       if (current?.path) rmSync(current.path, { recursive: true, force: true });
       current = { version, path };
