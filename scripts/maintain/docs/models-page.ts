@@ -6,7 +6,6 @@ const result = z.union([z.literal(true), z.string()]);
 const family = z.strictObject({
   title: z.string(),
   kind: z.string(),
-  steps: z.number(),
   architecture: z.string(),
   rows: z.enum(["packed", "hybrid", "padded", "none"]),
   reason: z.string().nullable(),
@@ -37,9 +36,6 @@ export function modelsPage(): string {
   const { text, images, vllm_version: version, ...measured } = record.parse(JSON.parse(readFileSync(source, "utf8")));
   const packed = text.filter(({ rows }) => rows === "packed").length;
   const hybrid = text.filter(({ rows }) => rows === "hybrid").length;
-  const rounded = text
-    .filter(({ steps }) => steps > 2e-4)
-    .map(({ title, steps }) => `${title}: ${steps.toExponential()}`);
   const notes: string[] = [];
   const note = (sentence: string): string => {
     const at = notes.indexOf(sentence);
@@ -71,7 +67,7 @@ random model of two to four layers: ${packed.toString()} in packed rows, ${hybri
   autograd's
 - **merged**, **adapter**: the exports give the same log-probabilities in transformers and PEFT
 - **GRPO**: two steps of a run with LoRA: all metrics are finite, the gradient is not zero, and the sampled log-probabilities equal the
-  trainer's within 2e-4 (${rounded.join("; ")})
+  trainer's within 2e-4
 - **FSDP2**: with \`local.processes=2\`, log-probabilities and the gradients of LoRA and of all weights equal those of one process
 - **vLLM**: the model class of vLLM ${version} loads the adapter of attention and feed-forward layers, and that of the experts, and uses all of
   their layers. Where it does not, train all weights (\`model.lora_rank=0\`), which are published whole, or sample with the local engine

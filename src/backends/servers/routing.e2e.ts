@@ -1,6 +1,6 @@
 /**
  * `router_replay=R3`: a real vLLM server tells the experts of its tokens, and the local engine repeats them. vLLM's package for CPUs
- * does so only with interpreted Triton kernels, and does not replace the weights of experts, so those stay as they are here.
+ * does so only with what `worker/tests/triton_on_cpu` adds. Whole runs are in `src/trainer/routing.e2e.ts`.
  */
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";

@@ -162,6 +162,38 @@ describe("vLLM", () => {
     await expect(sample([request()])).rejects.toThrow(/logprobs.token_logprobs holds null/);
   });
 
+  test("returns the experts of tokens, from the first one that is asked for", async () => {
+    open();
+    answer = () => ({ text: JSON.stringify(completion({ routed_experts: "k05V" })) });
+    const [whole] = await sample([request({ routingFrom: 0 })]);
+    const [later] = await sample([request({ routingFrom: 2 })]);
+    expect([whole!.routing, later!.routing]).toEqual([[{ first: 0, npy: "k05V" }], [{ first: 2, npy: "k05V" }]]);
+    expect(asked.map(({ body }) => body.routed_experts_prompt_start)).toEqual([undefined, 2]);
+    expect((await sample([request()]))[0]).not.toHaveProperty("routing");
+  });
+
+  test("streams experts in its last event", async () => {
+    open();
+    const first = chunk({ token_ids: [41], logprobs: { token_logprobs: [-0.5] } });
+    const last = { token_ids: [9], logprobs: { token_logprobs: [-1] }, finish_reason: "stop", routed_experts: "k05V" };
+    answer = () => ({ text: `${first}${chunk(last)}data: [DONE]\n\n` });
+    expect(await sample([request({ routingFrom: 0 })], { onToken: () => {} })).toMatchObject([
+      { tokens: Int32Array.of(41, 9), routing: [{ first: 0, npy: "k05V" }] },
+    ]);
+  });
+
+  test("a server without experts is refused with what to do, except where the reply was ended early", async () => {
+    open();
+    answer = () => ({ text: JSON.stringify(completion({ routed_experts: null })) });
+    await expect(sample([request({ routingFrom: 0 })])).rejects.toMatchObject({
+      message: "the inference server does not return the experts of its tokens, which router_replay=R3 repeats",
+      hint: expect.stringContaining("--enable-return-routed-experts"),
+    });
+    answer = () => ({ text: JSON.stringify(completion({ finish_reason: "abort" })) });
+    const [cut] = await sample([request({ routingFrom: 0 })]);
+    expect([cut!.stopReason, cut!.routing]).toEqual(["aborted", undefined]);
+  });
+
   test("its errors are reported in its own words", async () => {
     open();
     answer = () => ({ status: 400, text: '{"error":{"message":"max_tokens is too large"}}' });

@@ -121,6 +121,14 @@ class Mixer:
         return mixed if isinstance(returned[0], Tensor) else (mixed, *(None for _ in returned[0][1:]))
 
 
+def apply_step_limits(body: nn.Module) -> None:
+    """Limits the steps of state-space layers as the model's configuration does. Some classes of transformers take the least step of
+    initialization as a limit instead, in forwards of whole rows but not in single steps (huggingface/transformers#48989)."""
+    for module in body.modules():
+        if hasattr(module, "time_step_limit"):
+            module.time_step_limit = tuple(getattr(body.config, "time_step_limit", None) or (0.0, float("inf")))
+
+
 def find_mixers(body: nn.Module) -> list[Mixer]:
     """The layers of the body that keep a state in transformers' cache."""
     found = []

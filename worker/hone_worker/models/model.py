@@ -138,8 +138,12 @@ class LanguageModel(PlainModel):
         if not self.mixers:
             return {}
         repeats = not all(mixer.continues for mixer in self.mixers)
-        how = "compute the prompt again for each of its samples" if repeats else "continue the state of their prompt"
-        return {"attention_reason": f"{len(self.mixers)} recurrent layers, which {how}"}
+        many = len(self.mixers) > 1
+        if repeats:
+            how = f"compute{'' if many else 's'} the prompt again for each of its samples"
+        else:
+            how = f"continue{'' if many else 's'} the state of the prompt"
+        return {"attention_reason": f"{len(self.mixers)} recurrent layer{'s' if many else ''}, which {how}"}
 
     def weights_to_train(self, vision: bool) -> dict[str, nn.Parameter]:
         """The model's weights by name, of the language part or of all parts."""

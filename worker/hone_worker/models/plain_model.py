@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from ..attention.recurrent import apply_step_limits
 from ..errors import UserMistake
 from .loading import (
     choose_device,
@@ -112,6 +113,7 @@ class PlainModel:
                 "use another architecture",
             )
         self.config = self.module.config.get_text_config()
+        apply_step_limits(self.base)
         self.eos_ids = end_tokens(source.directory, self.module)
         self.parameters = sum(p.numel() for p in self.module.parameters())
         self.vocabulary_size = self.head.weight.shape[0]

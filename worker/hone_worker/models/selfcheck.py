@@ -74,8 +74,7 @@ def _why_rows_differ(model, tree: PackedAttention) -> str | None:
         return f"packed rows differ from plain ones by {error:.1e}"
     if model.mixers:
         error = _difference(*_continued_states(model, sequences, expected))
-        # transformers' own steps round differently than its forward of whole rows. With a wrong state it is 0.1 and more.
-        if not error <= max(_TOLERANCE[model.dtype], 1e-3):
+        if not error <= _TOLERANCE[model.dtype]:
             return f"steps after a state differ from plain rows by {error:.1e}"
     return None if tree is Tree else _why_gradients_differ(tree, families, positions, watch.calls, _TOLERANCE[model.dtype])
 

@@ -19,6 +19,7 @@ from .text import TEXT, Family, build, quiet
 
 _STORED: dict[str, dict[str, Any]] = {
     "afmoe": dict(score_func="sigmoid", route_norm=True, route_scale=1.0, n_group=1, topk_group=1, mup_enabled=False),
+    "deepseek_v4": dict(mlp_layer_types=None),
     "glm4_moe": dict(head_dim=16),
     "glm4_moe_lite": dict(first_k_dense_replace=1),
     "hy_v3": dict(first_k_dense_replace=1, expert_hidden_dim=32, route_norm=True),

@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,12 @@ from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.lora.layers import BaseLayerWithLoRA, FusedMoEWithLoRA  # noqa: E402
 from vllm.lora.request import LoRARequest  # noqa: E402
 from vllm.lora.worker_manager import WorkerLoRAManager  # noqa: E402
-from vllm.model_executor.model_loader.utils import initialize_model  # noqa: E402
+from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig  # noqa: E402
+from vllm.model_executor.model_loader.utils import get_model_cls, initialize_model  # noqa: E402
 from vllm.model_executor.models import registry  # noqa: E402
+from vllm.model_executor.models.interfaces import supports_lora  # noqa: E402
+from vllm.platforms.cpu import CpuPlatform  # noqa: E402
+from vllm.triton_utils import HAS_TRITON, triton  # noqa: E402
 
 registry._run_in_subprocess = lambda run: run()  # it imports vLLM for each class, so as not to open a GPU
 
@@ -44,6 +49,22 @@ def _without_kernel(self: FusedMoEWithLoRA, experts: Any) -> None:
     self.n_slices = self.local_num_experts * (self._w13_slices + 1)
 
 
+def _attention(cls: type, backend: Any, attn_selector_config: Any, **more: Any) -> str:
+    """Attention to all keys also where only chosen ones are seen, for which there is no kernel for CPUs."""
+    return _find_attention(backend, attn_selector_config=attn_selector_config._replace(use_sparse=False), **more)
+
+
+def _check_experts(self: FusedMoEConfig) -> None:
+    """Experts without a gate, for which there is no kernel for CPUs."""
+    with suppress(NotImplementedError):
+        _check(self)
+
+
+_find_attention, _check = CpuPlatform.get_attn_backend_cls, FusedMoEConfig.__post_init__
+CpuPlatform.get_attn_backend_cls = classmethod(_attention)
+FusedMoEConfig.__post_init__ = _check_experts
+if not HAS_TRITON:
+    triton.set_allocator = lambda allocate: None
 FusedMoEWithLoRA.__init__ = _without_kernel
 FusedMoEWithLoRA.set_mapping = BaseLayerWithLoRA.set_mapping
 
@@ -94,8 +115,11 @@ def _ignored(folder: Path, adapter: str) -> list[str]:
     """Layers of the adapter that change nothing in vLLM. Raises what vLLM raises."""
     arguments = EngineArgs(
         model=str(folder), skip_tokenizer_init=True, enable_lora=True, max_lora_rank=8, max_loras=1, dtype="float32",
-        enforce_eager=True, load_format="dummy", max_model_len=64, max_num_batched_tokens=64, max_num_seqs=4)  # fmt: skip
+        enforce_eager=True, load_format="dummy", max_model_len=64, max_num_batched_tokens=64, max_num_seqs=4,
+        enable_prefix_caching=False, mamba_cache_mode="none")  # fmt: skip
     config = arguments.create_engine_config()
+    if not supports_lora(architecture := get_model_cls(config.model_config)):
+        raise ValueError(f"{architecture} is not supported for LoRA")
     destroy_model_parallel()  # mixtures have a group more
     with set_current_vllm_config(config):
         initialize_model_parallel(1, 1)

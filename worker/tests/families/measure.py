@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import peft
 import torch
+from hone_worker.attention.recurrent import apply_step_limits
 from hone_worker.errors import UserMistake, first_line
 from hone_worker.models.model import LanguageModel, load_model
 from hone_worker.policies.policy import Policy
@@ -30,7 +31,7 @@ from .text import VOCABULARY, Family, build
 Logprobs = Callable[[list[int]], torch.Tensor]
 
 _TOLERANCE = 2e-4
-"""Of log-probabilities, and of gradients relative to the largest one. Of sampled tokens: `Family.steps`."""
+"""Of log-probabilities, and of gradients relative to the largest one."""
 _PROMPTS = ([7, 9, 11, 13, 40, 41], [5, 4, 3, 21, 22, 23, 24, 25, 26, 27, 28])
 _ADAPTER = {"kind": "lora", "rank": 3, "alpha": 6, "seed": 1}
 
@@ -41,8 +42,6 @@ class Row:
 
     title: str
     kind: str
-    steps: float
-    """`Family.steps`"""
     architecture: str
     rows: str
     """`packed`, `hybrid` (packed, with states for each sequence), `padded`, or `none`."""
@@ -61,10 +60,10 @@ def measure(family: Family, folder: Path) -> Row:
     try:
         model = _load(folder)
     except UserMistake as mistake:
-        return Row(family.title, family.kind, family.steps, "", "none", mistake.message, *("not loaded",) * 3, [], *("not loaded",) * 2)
+        return Row(family.title, family.kind, "", "none", mistake.message, *("not loaded",) * 3, [], *("not loaded",) * 2)
     theirs = _reference(folder)
     rows = "hybrid" if model.attention == "packed" and model.mixers else model.attention
-    found = {"sampling": lambda: _sampling(model, theirs, family.steps), "full_gradient": lambda: _full_gradient(folder, theirs)}
+    found = {"sampling": lambda: _sampling(model, theirs), "full_gradient": lambda: _full_gradient(folder, theirs)}
     policy = _shaken(model)
     members = [member for overlay in policy.overlays for member in overlay.group.members]
     layers = sorted({part for member in members if not (part := member.name.rsplit(".", 1)[-1]).isdigit()})
@@ -73,10 +72,8 @@ def measure(family: Family, folder: Path) -> Row:
         "merged": lambda: _merged(policy),
         "adapter": lambda: _adapter(policy, folder),
     }
-    columns = {
-        name: _result(check, family.steps if name == "sampling" else _TOLERANCE) for name, check in {**found, **more}.items()
-    }
-    return Row(family.title, family.kind, family.steps, type(model.module).__name__, rows, model.attention_reason, lora_layers=layers, **columns)
+    columns = {name: _result(check) for name, check in {**found, **more}.items()}
+    return Row(family.title, family.kind, type(model.module).__name__, rows, model.attention_reason, lora_layers=layers, **columns)
 
 
 def record(family: Family) -> dict[str, Any]:
@@ -84,7 +81,7 @@ def record(family: Family) -> dict[str, Any]:
         return asdict(measure(family, build(family, Path(folder))))
 
 
-def _result(check: Callable[[], float], tolerance: float) -> bool | str:
+def _result(check: Callable[[], float]) -> bool | str:
     """`check` returns the largest difference."""
     try:
         error = check()
@@ -92,7 +89,7 @@ def _result(check: Callable[[], float], tolerance: float) -> bool | str:
         return mistake.message
     except Exception as error:  # noqa: BLE001 - the table says what fails
         return f"{type(error).__name__}: {first_line(error)}"
-    return True if error <= tolerance else f"differs by {error:.1e}"
+    return True if error <= _TOLERANCE else f"differs by {error:.1e}"
 
 
 def _load(folder: Path) -> LanguageModel:
@@ -102,6 +99,7 @@ def _load(folder: Path) -> LanguageModel:
 def _reference(folder: Path) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
+    apply_step_limits(model.base_model)
     return model
 
 
@@ -112,7 +110,7 @@ def _plain(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
     return found.gather(1, ids[0, 1:, None])[:, 0]
 
 
-def _sampling(model: LanguageModel, theirs: PreTrainedModel, tolerance: float) -> float:
+def _sampling(model: LanguageModel, theirs: PreTrainedModel) -> float:
     """Samples of a shared prompt and a lone one, greedy and at temperature 1."""
     policies = Policies(model)
     events, failures = [], []
@@ -148,7 +146,7 @@ def _sampling(model: LanguageModel, theirs: PreTrainedModel, tolerance: float) -
                 if best.tolist() != tokens:
                     return math.inf
                 differing.append(prompt)
-    if differing and error <= tolerance:
+    if differing and error <= _TOLERANCE:
         raise UserMistake("equals transformers' plain forward, from which its own `generate` differs")
     return error
 

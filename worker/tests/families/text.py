@@ -69,9 +69,6 @@ class Family:
     """Beyond the common sizes."""
     without: tuple[str, ...] = ()
     """Common sizes that the configuration does not accept."""
-    steps: float = 2e-4
-    """The largest difference between log-probabilities of sampled tokens and of a forward of the whole row. In some recurrent layers,
-    steps round differently; with a wrong state, the difference is 0.1 and more."""
 
 
 TEXT: tuple[Family, ...] = (
@@ -132,7 +129,7 @@ TEXT: tuple[Family, ...] = (
     Family("Nemotron-H, Nemotron 3", "nemotron_h", dict(
         num_hidden_layers=4, layers_block_type=["linear_attention", "mlp", "full_attention", "moe"],
         mamba_num_heads=8, mamba_head_dim=16, ssm_state_size=8, n_groups=2, chunk_size=16,
-        moe_shared_expert_intermediate_size=32, moe_latent_size=None), steps=1e-3),
+        moe_shared_expert_intermediate_size=32, moe_latent_size=None)),
     Family("SmolLM3", "smollm3", dict(num_hidden_layers=4, no_rope_layers=[1, 0, 1, 0], layer_types=["full_attention"] * 4)),
     Family("Mamba", "mamba", dict(state_size=8, time_step_rank=4)),
     Family("Mamba 2 and Codestral Mamba", "mamba2", dict(num_heads=8, head_dim=16, state_size=8, n_groups=2, chunk_size=16)),
@@ -144,7 +141,7 @@ TEXT: tuple[Family, ...] = (
         attn_layer_offset=1, attn_layer_period=2, mamba_d_state=8, mamba_dt_rank=4, use_mamba_kernels=False)),
     Family("Zamba 2", "zamba2", dict(
         num_hidden_layers=3, layers_block_type=["linear_attention", "hybrid", "linear_attention"], attention_head_dim=32,
-        mamba_d_state=8, mamba_headdim=16, n_mamba_heads=8, mamba_ngroups=1, chunk_size=16, num_mem_blocks=1), steps=1e-3),
+        mamba_d_state=8, mamba_headdim=16, n_mamba_heads=8, mamba_ngroups=1, chunk_size=16, num_mem_blocks=1)),
     Family("RecurrentGemma", "recurrent_gemma", dict(
         num_hidden_layers=3, lru_width=64, attention_window_size=6, block_types=["recurrent", "recurrent", "attention"])),
     Family("Cohere Command R", "cohere", dict(logit_scale=0.25)),
