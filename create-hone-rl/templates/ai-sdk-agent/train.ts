@@ -27,7 +27,7 @@ export default defineExperiment({
     rllm: { trainer: { experiment_name: "{{name}}", total_batches: 30, test_freq: 10 }, rollout: { n: 4 } },
     // The default model's own template does not support tools. Leave this out for a model that does.
     rollout_engine: { renderer_name: "hermes" },
-    training: { learning_rate: 1e-4 },
+    training: { learning_rate: 3e-4 },
     data: { train_batch_size: 4, max_prompt_length: 1024, max_response_length: 32 },
   },
 });
