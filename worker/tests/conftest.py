@@ -24,9 +24,9 @@ def pytest_configure(config):
     folder = tempfile.mkdtemp(prefix="hone-python-")
     command = [sys.executable, str(Path(__file__).with_name("warm_python.py")), folder]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    server.stdout.readline()
     _warm.append((server, folder))
-    os.environ["HONE_WARM_PYTHON"] = f"{folder}/python"
+    if server.stdout.readline():
+        os.environ["HONE_WARM_PYTHON"] = f"{folder}/python"
 
 
 def pytest_unconfigure():

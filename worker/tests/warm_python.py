@@ -100,6 +100,7 @@ def serve(folder: str) -> NoReturn:
     import transformers.models.auto.modeling_auto  # noqa: F401
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: F401
 
+    os.close(os.pidfd_open(os.getpid()))  # some systems forbid it
     gc.freeze()  # Otherwise each fork's first collection copies all of it.
     assert len(os.listdir("/proc/self/task")) == 1, "a fork would lack a thread"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
