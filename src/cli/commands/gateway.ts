@@ -69,6 +69,7 @@ const warn = (text: string) => process.stderr.write(`${printable(text)}\n`);
 async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise<void> {
   requireUpstream(flags, "--upstream-kind", flags.upstreamKind);
   requireUpstream(flags, "--upstream-model", flags.upstreamModel);
+  requireAddresses(flags.upstream);
   const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
   const composed = composeSupported(overrides, checkpoint);
   const { config } = composed;
@@ -123,15 +124,18 @@ function requireUpstream({ upstream }: GatewayFlags, flag: string, value: string
   throw new UserError(`${flag} ${value} requires --upstream`, { hint: "add --upstream http://127.0.0.1:8000" });
 }
 
+function requireAddresses(urls: readonly string[] = []): void {
+  for (const url of urls) {
+    if (/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) continue;
+    throw new UserError(`--upstream ${url} is not an http address`, { hint: "for example http://127.0.0.1:8000" });
+  }
+}
+
 async function openUpstream(
   config: Config,
   flags: GatewayFlags,
 ): Promise<Omit<OpenModel, "maxLength"> & { maxLength: undefined }> {
   const { upstream: urls = [], upstreamKind: kind = "vllm", upstreamModel: model } = flags;
-  for (const url of urls) {
-    if (/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) continue;
-    throw new UserError(`--upstream ${url} is not an http address`, { hint: "for example http://127.0.0.1:8000" });
-  }
   const { name } = config.model;
   if (!existsSync(name)) {
     throw new UserError(`model.name=${name} is not a folder; --upstream requires a folder with the model's tokenizer`, {
