@@ -20,8 +20,14 @@ test.each<[string, string[], string[], ReturnType<typeof readHierarchies>]>([
       { kind: "memory", mount: "/sys/fs/cgroup/memory", place: "/sys/fs/cgroup/memory/a:b" },
     ],
   ],
+  [
+    "version 1 with controllers that share a hierarchy",
+    [mount("/sys/fs/cgroup/cpu,cpuacct", "cgroup", "cpu,cpuacct"), mount("/sys/fs/cgroup/cpuset", "cgroup", "cpuset")],
+    ["4:cpu,cpuacct:/user", "3:cpuset:/"],
+    [{ kind: "cpu", mount: "/sys/fs/cgroup/cpu,cpuacct", place: "/sys/fs/cgroup/cpu,cpuacct/user" }],
+  ],
   ["none", [mount("/", "ext4", "")], ["0::/"], []],
-  ["nothing mounted of its own", [mount("/sys/fs/cgroup", "cgroup", "memory")], ["1:cpu:/"], []],
+  ["nothing mounted of its own", [mount("/sys/fs/cgroup", "cgroup", "memory")], ["1:cpuset:/"], []],
 ])("cgroups: %s", (_name, mounts, membership, found) => {
   expect(readHierarchies(mounts.join("\n"), membership.join("\n"))).toEqual(found);
 });
