@@ -52,8 +52,8 @@ export function register(command: Command): void {
 const help = `
 The gateway listens on rllm.sdk.proxy.host and rllm.sdk.proxy.port. An agent's
 base URL is the address with /v1, or with /s/NAME/a/0/v1 for a session of its
-own. POST /v1/traces takes
-OpenTelemetry's spans of model calls (OTLP/HTTP in JSON) into the trace store.
+own. POST /v1/traces takes OpenTelemetry's spans of model calls (OTLP/HTTP in
+JSON) into the trace store.
 
 Examples:
   hone gateway
