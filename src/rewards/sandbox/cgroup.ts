@@ -1,6 +1,7 @@
 /** Limits for all processes of a sandbox together, enforced by the kernel if this process may create cgroups. */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { kill } from "./process-table.ts";
 import type { SandboxLimits } from "./types.ts";
 
 /** What a hierarchy limits: one resource in version 1, all in version 2. */
@@ -18,6 +19,8 @@ export interface Cgroup {
   entrances: readonly string[];
   /** Writing "0" into this file refuses new processes. Null if this kernel does not limit their number. */
   processLimit: string | null;
+  /** Ends all of its processes. */
+  kill(): void;
   bytes(): number;
   /** Whether the kernel ended a process at the limit. */
   ranOut(): boolean;
@@ -110,10 +113,12 @@ export function openCgroup(name: string, limits: SandboxLimits): Cgroup | undefi
   if (!homes || memory === undefined) return undefined;
   const others = homes.others.map((home) => create(home, name, limits)).filter((folder) => folder !== undefined);
   const folders = [memory, ...others];
+  const processLimit = folders.map((folder) => join(folder, "pids.max")).find((file) => existsSync(file)) ?? null;
   const { usage, events } = stateFiles[homes.memory.kind];
   return {
     entrances: folders.map((folder) => join(folder, "cgroup.procs")),
-    processLimit: folders.map((folder) => join(folder, "pids.max")).find((file) => existsSync(file)) ?? null,
+    processLimit,
+    kill: () => killMembers(folders),
     bytes: () => Number(read(join(memory, usage))),
     ranOut: () => Number(/^oom_kill (\d+)/m.exec(read(join(memory, events)))?.[1] ?? 0) > 0,
     remove: () => {
@@ -129,10 +134,22 @@ export function giveUpCgroups(): void {
   homes = undefined;
 }
 
-/** Removes the cgroups that killed processes left. */
+/** Ends and removes what killed processes left. */
 export function removeLeftCgroups(isLeft: (name: string) => boolean): void {
-  for (const { parent } of homes ? [homes.memory, ...homes.others] : []) {
-    for (const name of readdirSync(parent)) if (isLeft(name)) remove(join(parent, name));
+  const folders = (homes ? [homes.memory, ...homes.others] : []).flatMap(({ parent }) =>
+    readdirSync(parent).flatMap((name) => (isLeft(name) ? [join(parent, name)] : [])),
+  );
+  killMembers(folders);
+  for (const folder of folders) remove(folder);
+}
+
+/** New processes are refused first, since a fork bomb would outrun this. */
+function killMembers(folders: readonly string[]): void {
+  for (const limit of folders.map((folder) => join(folder, "pids.max"))) {
+    if (existsSync(limit)) writeFileSync(limit, "0", { flag: "r+" });
+  }
+  for (const folder of folders) {
+    for (const pid of read(join(folder, "cgroup.procs")).split("\n").filter(Boolean)) kill(Number(pid));
   }
 }
 

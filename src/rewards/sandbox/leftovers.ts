@@ -15,11 +15,11 @@ export const createFolder = () => mkdtemp(join(tmpdir(), `${prefix}${ownerMark}-
 const isLeft = (name: string) => name.startsWith(prefix) && isOwnerGone(name);
 
 export async function removeLeftovers(): Promise<void> {
+  removeLeftCgroups(isLeft);
   const left = (await readdir(tmpdir())).filter(isLeft);
   if (left.length > 0) killMarked(left.map((name) => `HONE_SANDBOX=${name}`));
   for (const name of left) {
     // Another user's folder stays: the system's temporary folder is shared.
     await removeProgramFolder(join(tmpdir(), name)).catch(() => {});
   }
-  removeLeftCgroups(isLeft);
 }

@@ -56,7 +56,7 @@ export interface Family {
 export function killMarked(markers: readonly string[]): void {
   for (const { pid } of listProcesses()) {
     const environment = readOrNothing(`/proc/${pid}/environ`);
-    if (markers.some((marker) => environment.includes(marker))) signal(pid);
+    if (markers.some((marker) => environment.includes(marker))) kill(pid);
   }
 }
 
@@ -81,7 +81,7 @@ export function watchFamily(leader: number, marker: string): Family {
   return {
     look,
     kill() {
-      signal(-leader);
+      kill(-leader);
       // Processes that fork meanwhile need more than one pass.
       for (let pass = 0; pass < 20; pass++) {
         const table = listProcesses();
@@ -90,13 +90,14 @@ export function watchFamily(leader: number, marker: string): Family {
           if (readOrNothing(`/proc/${pid}/environ`).includes(marker)) known.set(pid, started);
         }
         if (known.size === 0) return;
-        for (const pid of known.keys()) signal(pid);
+        for (const pid of known.keys()) kill(pid);
       }
     },
   };
 }
 
-function signal(target: number): void {
+/** Sends SIGKILL to a process, or to the process group of a negative number. */
+export function kill(target: number): void {
   try {
     process.kill(target, "SIGKILL");
   } catch (error) {

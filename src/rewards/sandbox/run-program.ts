@@ -105,11 +105,17 @@ async function launch([launcher, ...args]: [string, ...string[]], running: Runni
       ...rest,
     };
   } finally {
-    if (child.exitCode === null && child.signalCode === null) family?.kill();
+    if (child.exitCode === null && child.signalCode === null) endAll(running.cgroup, family);
     // At level `process` without a subreaper (not on Linux) a process may have left its group.
-    else if (level === "process") family?.kill();
+    else if (level === "process") endAll(running.cgroup, family);
     for (const stream of child.stdio) stream?.destroy();
   }
+}
+
+/** Ends all processes of a launcher that has not done so, or no longer can. */
+function endAll(cgroup: Cgroup | undefined, family: Family | undefined): void {
+  cgroup?.kill();
+  family?.kill();
 }
 
 type Followed = Pick<SandboxResult, "seconds" | "peakMemoryBytes"> & { ended: SandboxResult["ended"] | undefined };
@@ -126,7 +132,7 @@ async function follow(
   const stop = (why?: SandboxResult["ended"]) => {
     ended ??= why;
     child.kill("SIGTERM");
-    force ??= setTimeout(() => family.kill(), graceSeconds * 1000);
+    force ??= setTimeout(() => endAll(cgroup, family), graceSeconds * 1000);
   };
   const onAbort = () => stop();
   signal?.addEventListener("abort", onAbort, { once: true });
