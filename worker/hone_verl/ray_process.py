@@ -17,7 +17,7 @@ import psutil
 from hone_worker.errors import RunFailure
 from hone_worker.parent import end_with_parent
 
-from .logs import end_of
+from .logs import end_of, last_lines
 
 # Ray puts sockets into its folder, and the path of a socket may have at most 107 characters.
 _LONGEST = 20
@@ -125,13 +125,17 @@ class RayProcess:
 
 
 def _reason(logs: Path) -> str:
-    """The first message of a raylet's log of errors, without Ray's request to report it."""
+    """The first message of a raylet's log of errors, without Ray's request to report it; else the end of its output.
+    Names no file, because the folder is removed before anybody reads this."""
     with suppress(OSError):
         text = (logs / "raylet.err").read_text(errors="replace")
         for line in text.splitlines():
             if line.strip():
                 return line.split("Check failed: ")[-1].strip()[:300]
-    return end_of(logs / "raylet.out")
+    with suppress(OSError):
+        if lines := last_lines(logs / "raylet.out"):
+            return f"its output ends with: {lines}"
+    return "it wrote no message"
 
 
 def _kill_processes_of(folder: Path) -> None:

@@ -22,7 +22,6 @@ from hone_worker.folders import write_json, write_tensors
 from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers.core_model_loading import revert_weight_conversion
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
@@ -30,6 +29,7 @@ from verl.utils.device import get_torch_device
 from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker, TinkerTrainingWorker
 
 from .shard import Shard
+from .whole_weights import drop_whole_weights
 
 # verl's names of the outputs.
 _NAMES = {"logprobs": "log_probs", "entropy": "entropy", "concentration": "sum_pi_squared", "values": "values"}
@@ -133,11 +133,7 @@ class _Operations:
             # A configured 0 is an int, and verl refuses another type than the one held.
             group["weight_decay"] = float(group["weight_decay"])
         betas = engine.optimizer.param_groups[0]["betas"]
-        # With reshard_after_forward=false, a forward pass without a backward pass leaves whole weights in the modules.
-        # The step does not change these, and the next forward pass would compute with them.
-        for module in engine.module.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        drop_whole_weights(engine.module)
         found = self._timed(
             trainer.optimizer_step,
             {

@@ -128,12 +128,14 @@ Object.assign(globalThis, runner, {
   require: createRequire(import.meta.url),
 });
 const libraries = new Set(
-  "expect jest vi chai should sinon assertEquals assertEqual assertStrictEquals module exports _".split(" "),
+  "expect jest vi chai should sinon strictEqual deepStrictEqual isDeepStrictEqual util lodash module exports _".split(
+    " ",
+  ),
 );
 for (const [name] of source.matchAll(/[\p{ID_Start}$_][\p{ID_Continue}$]*/gu)) {
   if (name in globalThis) continue;
   const get = () => {
-    if (!libraries.has(name)) return session.named(name);
+    if (!libraries.has(name) && !name.startsWith("assert")) return session.named(name);
     session.broken ??= `the test uses ${name} without importing it`;
     return exit(1);
   };

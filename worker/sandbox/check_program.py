@@ -27,7 +27,7 @@ PASSED, FAILED, BROKEN = 40, 41, 42
 
 # Names of libraries and of their assertions: the program must not decide what they mean.
 LIBRARIES = set("pytest numpy np pandas pd torch scipy sympy hypothesis parameterized approx raises".split())
-LIBRARIES |= set("assert_equal assert_almost_equal assert_array_equal assert_allclose assertEqual assertAlmostEqual assertTrue".split())
+LIBRARIES |= set("isclose allclose array_equal deepcopy".split())
 
 
 class Names(dict):
@@ -42,7 +42,7 @@ class Names(dict):
             raise KeyError(name)
         if name in self.modules:
             return importlib.import_module(name)
-        if name in LIBRARIES:
+        if name in LIBRARIES or name.startswith("assert"):
             raise BrokenTest("the test uses %s without importing it" % name)
         return proxies.named(name)
 

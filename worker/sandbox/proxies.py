@@ -17,6 +17,9 @@ PLAIN_ATTRIBUTES = {"real", "imag", "numerator", "denominator"}
 # They pass no data that the test expects: it adds the arguments, or passes none.
 ADDING = {"append", "extend", "insert", "add", "update", "discard"}
 REMOVING = {"pop", "clear"}
+# A program may define classes with these names. Those of the library give plain data, with which a test compares.
+COLLECTIONS = {"Counter", "OrderedDict", "defaultdict"}
+CLASSES = ("class", "collection")
 CLASS_NAME = re.compile(r"_*[A-Z][A-Za-z0-9]*")
 
 
@@ -137,12 +140,13 @@ def with_role(value, role):
 
 def named(name):
     """A name of the program that the test uses. Its spelling in the test, not the program, says that it is a class."""
-    return with_role(ask("name", name), "class" if CLASS_NAME.fullmatch(name) else "")
+    role = "collection" if name in COLLECTIONS else "class" if CLASS_NAME.fullmatch(name) else ""
+    return with_role(ask("name", name), role)
 
 
 class Proxy:
     """
-    A value of the program that is not plain data. Its role: `class`, `constructed` by calling a class, `plain` for a method
+    A value of the program that is not plain data. Its role: `class`, `collection` for one of a library's name, `constructed` by calling a class, `plain` for a method
     with the name of a plain type's, `add` for one that has no result, `remove` for one without arguments, or empty.
     """
 
@@ -159,11 +163,11 @@ class Proxy:
     def __getattr__(self, name):
         result = ask("getattr", self, name)
         role = role_of(self)
-        if role == "class" and CLASS_NAME.fullmatch(name):
+        if role in CLASSES and CLASS_NAME.fullmatch(name):
             return with_role(result, "class")
         if role == "constructed" and name in ADDING and isinstance(result, Proxy):
             object.__setattr__(result, "_owner", self)
-        if role in ("class", "constructed") or name not in PLAIN_NAMES:
+        if role in (*CLASSES, "constructed") or name not in PLAIN_NAMES:
             return result
         if name in ADDING:
             return with_role(result, "add")
@@ -192,7 +196,9 @@ class Proxy:
             return owner  # a method such as `append` that returns its object
         if role == "add" and not isinstance(result, Proxy):
             return None
-        return with_role(result, "constructed" if role == "class" else "")
+        if role == "collection" and not isinstance(result, Proxy):
+            raise BrokenTest("the test uses a class of collections without importing it")
+        return with_role(result, "constructed" if role in CLASSES else "")
 
     def __format__(self, how):
         return format(str(self), how)

@@ -87,6 +87,17 @@ def test_after_the_last_attempt_the_reason_is_given(ray, tmp_path, monkeypatch):
         ray.start({}, tmp_path / "ray.log", print)
 
 
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [("one\ntwo\nthree\n\nfour\n", "its output ends with: two / three / four"), ("", "it wrote no message"), (None, "it wrote no message")],
+)
+def test_the_reason_of_a_raylet_names_no_file_of_the_removed_folder(tmp_path, output, reason):
+    (tmp_path / "raylet.err").write_text("\n")
+    if output is not None:
+        (tmp_path / "raylet.out").write_text(output)
+    assert ray_process._reason(tmp_path) == reason
+
+
 def test_the_agents_of_another_cluster_are_left_alone(ray, tmp_path):
     (tmp_path / "failures").write_text("0")
     other = f"--log-dir={Path(f'/tmp/hone-ray-{os.getpid()}1')}/logs"

@@ -178,6 +178,16 @@ describe("a test that cannot grade is an error, not a reward", () => {
     ],
     ["uses expect without an import", "javascript", "expect(add(1, 1)).toBe(2);", "uses expect without importing it"],
     ["uses approx without an import", "python", "assert add(1, 1) == approx(2)", "uses approx without importing it"],
+    ["uses isclose without an import", "python", "assert isclose(add(1, 1), 2)", "uses isclose without importing it"],
+    ["lets a program assert", "python", "assertListEqual(add(1, 1), [2])", "uses assertListEqual without importing it"],
+    [
+      "lets a JavaScript program assert",
+      "javascript",
+      "assertSame(add(1, 1), 2);",
+      "uses assertSame without importing it",
+    ],
+    ["uses util without an import", "javascript", "assert(util.isDeepStrictEqual(add(1, 1), 2));", "uses util without"],
+    ["uses strictEqual without an import", "javascript", "strictEqual(add(1, 1), 2);", "uses strictEqual without"],
     ["passes a function", "javascript", "assert.equal(add(() => 1, 1), 2);", "functions of its own"],
     ["calls nothing", "python", "def check(candidate): assert candidate(1, 1) == 2", "never uses the program"],
     [
