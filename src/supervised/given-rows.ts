@@ -1,6 +1,5 @@
 /** Rows of a step: checked, limited in length, and as the episodes and sequences that the loop takes. */
 import { setImmediate } from "node:timers/promises";
-import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
 import type { Task } from "../data/task.ts";
 import type { Dataset } from "../data/types.ts";
@@ -150,10 +149,4 @@ export function toStepInput(rows: readonly GivenRow[], epoch: number, most: numb
     sources,
     metrics,
   };
-}
-
-/** Number of bytes of the trained text. */
-export function trainedBytes(episodes: readonly Episode[], chat: Chat): number {
-  const steps = episodes.flatMap(({ trajectories }) => trajectories.flatMap((trajectory) => trajectory.steps));
-  return steps.reduce((sum, { tokens }) => sum + Buffer.byteLength(chat.decode(tokens)), 0);
 }

@@ -5,8 +5,10 @@ import type { Task } from "../data/task.ts";
 import type { Dataset } from "../data/types.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import type { Source, SourceKind, SourceParts, StepInput } from "../trainer/source.ts";
+import { trainedTokens } from "../trajectories/batch.ts";
+import { bitsPerByte, openTextMeter, type TextMeter } from "./bits-per-byte.ts";
 import { type SourceOptions, sourceExperiment } from "./experiment.ts";
-import { checkRows, type GivenRow, lengthLimit, limited, ofRow, toStepInput, trainedBytes } from "./given-rows.ts";
+import { checkRows, type GivenRow, lengthLimit, limited, ofRow, toStepInput } from "./given-rows.ts";
 import { type Example, readRow } from "./read-row.ts";
 import { checkExample, rowSteps } from "./row-steps.ts";
 import { takeSteps } from "./take-steps.ts";
@@ -26,6 +28,7 @@ const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
   async open(parts, config) {
     const { train_on, reduction, loss_type: lossType } = config.sft;
     const limit = lengthLimit(config, parts.contextWindow);
+    const meter = openTextMeter(parts.chat);
     const read = (task: Task) => readRow(task.row, task.origin);
     const give = (task: Task) =>
       ofRow(task, async (): Promise<GivenRow> => {
@@ -43,9 +46,9 @@ const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
       phase: "rows",
       samples: false,
       next: async (step) => nextLesson(parts, give, step, limit.most),
-      update: (input, context) => learnRows(parts, input, { reduction, lossType }, context),
+      update: (input, context) => learnRows(parts, input, meter, { reduction, lossType }, context),
     };
-    if (validation) source.validate = () => measureRows(parts, validation, give, config.data.val_batch_size);
+    if (validation) source.validate = () => measureRows(parts, validation, meter, give, config.data.val_batch_size);
     return source;
   },
 });
@@ -71,53 +74,56 @@ async function nextLesson(
 }
 
 async function learnRows(
-  { models, recipe, chat }: SourceParts,
-  input: StepInput,
+  { models, recipe }: SourceParts,
+  { batch }: StepInput,
+  meter: TextMeter,
   options: LikelihoodOptions,
   context: Parameters<Source["update"]>[1],
 ) {
-  const { batch } = input;
   const update = await takeSteps(
     models.learner,
     batch,
-    (part) => likelihoodLoss(part, options),
+    (part) => likelihoodLoss(part, { ...options, isText: meter.isText }),
     recipe.update,
     context,
   );
-  const { tokens } = batch.totals;
-  const metrics: Record<string, number> = { ...update.metrics, "sft/tokens": tokens };
-  const nll = metrics["sft/nll"];
-  if (nll !== undefined)
-    metrics["sft/bits_per_byte"] = bitsPerByte(nll * tokens, trainedBytes(input.gathered.episodes, chat));
-  return { ...update, metrics };
+  const { "sft/text_nll": nats, ...metrics } = update.metrics;
+  if (nats !== undefined) {
+    const { tokens, bytes } = meter.measure(batch.sequences);
+    metrics["sft/bits_per_byte"] = bitsPerByte(nats * tokens, bytes);
+  }
+  return { ...update, metrics: { ...metrics, "sft/tokens": batch.totals.tokens } };
 }
 
 /** `val/loss` is the mean over all trained tokens, regardless of `sft.reduction`. */
 async function measureRows(
-  { models, chat }: SourceParts,
+  { models }: SourceParts,
   dataset: Dataset<unknown>,
+  meter: TextMeter,
   give: (task: Task) => Promise<GivenRow>,
   batchSize: number,
 ): Promise<Record<string, number>> {
   const atOnce = batchSize === -1 ? dataset.size : batchSize;
-  let [sum, tokens, bytes] = [0, 0, 0];
+  const sums = { loss: 0, tokens: 0, text: 0, bytes: 0 };
   for (let first = 0; first < dataset.size; first += atOnce) {
     const count = Math.min(atOnce, dataset.size - first);
     const given = await Promise.all(Array.from({ length: count }, (_, index) => give(dataset.task(first + index))));
-    const { batch, gathered } = toStepInput(given, 0, Number.POSITIVE_INFINITY);
+    const { batch } = toStepInput(given, 0, Number.POSITIVE_INFINITY);
     if (batch.sequences.length === 0) continue;
     const { logprobs } = await models.learner.forward(batch.sequences, {});
-    sum -= logprobs.reduce((total, logprob) => total + logprob, 0);
-    tokens += logprobs.length;
-    bytes += trainedBytes(gathered.episodes, chat);
+    const ids = batch.sequences.flatMap((sequence) => [...trainedTokens(sequence)]);
+    for (const [index, logprob] of logprobs.entries()) {
+      sums.loss -= logprob;
+      if (meter.isText(ids[index]!)) sums.text -= logprob;
+    }
+    sums.tokens += logprobs.length;
+    sums.bytes += meter.measure(batch.sequences).bytes;
   }
-  const loss = sum / tokens;
+  const loss = sums.loss / sums.tokens;
   return {
     "val/log_likelihood": -loss,
     "val/loss": loss,
-    "val/bits_per_byte": bitsPerByte(sum, bytes),
-    "val/tokens": tokens,
+    "val/bits_per_byte": bitsPerByte(sums.text, sums.bytes),
+    "val/tokens": sums.tokens,
   };
 }
-
-const bitsPerByte = (nats: number, bytes: number) => nats / Math.LN2 / bytes;

@@ -3,7 +3,7 @@
 import { valuesAt } from "../arrays.ts";
 import { concatenate } from "../concatenate.ts";
 import { permutation } from "../random.ts";
-import type { BatchTotals, TrainingBatch } from "./types.ts";
+import type { BatchTotals, Sequence, TrainingBatch } from "./types.ts";
 
 /** `[S + 1]` running totals of `counts`, from 0: sequence `s` owns `[offsets[s], offsets[s + 1])`. */
 export function offsetsOf(counts: readonly number[]): Int32Array {
@@ -29,6 +29,10 @@ export function rowsOf<Values extends Float32Array | Float64Array | Uint8Array>(
 /** The positions whose next token is trained, in ascending order. */
 export const trainedPositions = (trained: Uint8Array): number[] =>
   [...trained.keys()].filter((position) => trained[position] !== 0);
+
+/** `[N]` the tokens whose log-probabilities are the outputs of a sequence that has no other targets. */
+export const trainedTokens = ({ tokens, trained }: Sequence): Int32Array =>
+  Int32Array.from(trainedPositions(trained), (position) => tokens[position + 1]!);
 
 /** Denominators of the sequences with these offsets. */
 export function totalsOf(offsets: Int32Array): BatchTotals {

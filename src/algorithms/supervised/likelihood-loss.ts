@@ -1,5 +1,5 @@
 /** The loss of supervised fine-tuning: weighted negative log-likelihood. A batch's advantages are the weights of its tokens. */
-import { rowsOf } from "../../trajectories/batch.ts";
+import { rowsOf, trainedTokens } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import { weightedLikelihood } from "../losses/log-likelihood.ts";
 import { reductions } from "../losses/supervised.ts";
@@ -10,10 +10,16 @@ export interface LikelihoodOptions {
   reduction: keyof typeof reductions;
   /** `dft` multiplies each token's loss by its own probability, which has no gradient (arXiv 2508.05629). */
   lossType: "nll" | "dft";
+  /** Whether a token is text; special tokens are not. */
+  isText?: (token: number) => boolean;
 }
 
-/** Metric: `sft/nll`, the mean over tokens. @param batch `groups` number its examples */
-export function likelihoodLoss(batch: TrainingBatch, { reduction, lossType }: LikelihoodOptions): Loss {
+/**
+ * Metrics: `sft/nll`, the mean over tokens, and with `isText` also `sft/text_nll`, the mean over tokens of text.
+ *
+ * @param batch `groups` number its examples
+ */
+export function likelihoodLoss(batch: TrainingBatch, { reduction, lossType, isText }: LikelihoodOptions): Loss {
   const weights = reducedWeights(batch, reduction);
   return {
     name: lossType,
@@ -25,7 +31,9 @@ export function likelihoodLoss(batch: TrainingBatch, { reduction, lossType }: Li
       const gradient = new (logprobs.constructor as Float32ArrayConstructor)(logprobs.length);
       let loss = 0;
       const likelihood = { sum: 0, count: 0 };
-      for (const { from, start, trained } of matchOutputs(batch.offsets, offsets, sequences)) {
+      const text = { sum: 0, count: 0 };
+      for (const { sequence, from, start, trained } of matchOutputs(batch.offsets, offsets, sequences)) {
+        const ids = isText && trainedTokens(batch.sequences[sequence]!);
         for (let token = 0; token < trained; token++) {
           const logprob = logprobs[start + token]!;
           const weight = weights[from + token]! * (lossType === "dft" ? Math.exp(logprob) : 1);
@@ -33,9 +41,13 @@ export function likelihoodLoss(batch: TrainingBatch, { reduction, lossType }: Li
           likelihood.sum -= batch.advantages[from + token]! * logprob;
           likelihood.count += batch.advantages[from + token]!;
           gradient[start + token] = -weight;
+          if (!ids || !isText(ids[token]!)) continue;
+          text.sum -= logprob;
+          text.count++;
         }
       }
-      return { loss, gradient: { logprobs: gradient }, metrics: { "sft/nll": likelihood } };
+      const metrics = { "sft/nll": likelihood, ...(isText ? { "sft/text_nll": text } : {}) };
+      return { loss, gradient: { logprobs: gradient }, metrics };
     },
   };
 }
