@@ -56,7 +56,8 @@ test.skipIf(typeof engine === "string")(
     expect(own.trial?.files).toContainEqual({ path: "/app/answer.txt", change: "added" });
     const [step] = own.trajectories[0]!.steps;
     expect([step?.text, step?.tokens.length]).toEqual(["echo done > /app/answer.txt", 28]);
-    for (const { trajectories } of [forged, planted]) expect(trajectories).toMatchObject([{ reward: 0 }]);
+    for (const { failure, trajectories } of [forged, planted])
+      expect([failure, trajectories]).toMatchObject([undefined, [{ reward: 0 }]]);
     expect(late).toMatchObject({ trajectories: [{ reward: 0 }], metrics: { agent_out_of_budget: 1 } });
     expect(late.explanation).toContain("AgentTimeoutError");
 
