@@ -43,7 +43,8 @@ END = (
   [ "$n" = "$me" ] || [ "$parent" = "$me" ] || [ "$n" = "$PPID" ] || [ "$state" = Z ] && continue
   left="$left $n"
 done; if [ -z "$left" ]; then
-  kill -CONT -1 2>/dev/null; case " $KEEP " in *" tests "*) ;; *) rm -rf /tests || exit 7;; esac; bash -c : ; exit
+  kill -CONT -1 2>/dev/null; case " $KEEP " in *" tests "*) ;; *) rm -rf /tests || exit 7;; esac
+  rm -rf /logs/verifier/reward.json /logs/verifier/reward.txt && bash -c : ; exit
 fi; kill -KILL $left 2>/dev/null; done; kill -CONT -1 2>/dev/null; echo "$left"; exit 9"""
 )
 
