@@ -38,7 +38,9 @@ function flagsOf(engine: Engine, limits: SandboxLimits, enforced: Enforced): str
   const processes = String(limits.processes + ownProcesses);
   lastUser = (lastUser + 1) % users;
   const user = `${firstUser + lastUser}`;
-  const disk = (path: string) => ["--tmpfs", `${path}:rw,nosuid,nodev,size=${fileBytes},mode=1777`];
+  // Docker gives it the mode of the folder below it, which may be closed to the user.
+  const owner = engine.name === "docker" ? `,uid=${user},gid=${user}` : "";
+  const disk = (path: string) => ["--tmpfs", `${path}:rw,nosuid,nodev,size=${fileBytes},mode=1777${owner}`];
   return [
     ...["--network", "none", "--cap-drop", "ALL", "--user", `${user}:${user}`, "--workdir", "/work"],
     ...["--read-only", ...(engine.name === "podman" ? ["--read-only-tmpfs=false"] : [])],

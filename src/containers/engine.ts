@@ -1,5 +1,5 @@
 /** Docker or podman, through its command line. */
-import { execFile } from "node:child_process";
+import { execFile, spawnSync } from "node:child_process";
 import { RunError, UserError } from "../errors.ts";
 
 export const engines = ["docker", "podman"] as const;
@@ -94,28 +94,43 @@ async function find(names: readonly EngineName[]): Promise<Engine> {
 
 /** Removes the containers, networks, volumes and pods of compose projects. */
 export async function removeProjects(engine: Engine, isRemoved: (project: string) => boolean): Promise<void> {
+  const commands = removal(engine.name, isRemoved);
+  for (let next = commands.next(); !next.done; ) next = commands.next(await engine.run(next.value));
+}
+
+/** The same when this process ends, which then cannot wait. */
+export function removeProjectsNow(name: EngineName, isRemoved: (project: string) => boolean): void {
+  const commands = removal(name, isRemoved);
+  for (let next = commands.next(); !next.done; ) {
+    const { status, stdout, stderr } = spawnSync(name, next.value, { encoding: "utf8" });
+    next = commands.next({ exitCode: status ?? 1, stdout: stdout ?? "", stderr: stderr ?? "" });
+  }
+}
+
+/** Yields commands, and takes what each has printed. */
+function* removal(name: EngineName, isRemoved: (project: string) => boolean): Generator<string[], void, Ran> {
   const label = "com.docker.compose.project";
-  const list = async (...args: string[]): Promise<string[]> => {
+  function* list(...args: string[]): Generator<string[], string[], Ran> {
     const format = `{{.${args[0] === "ps" ? "ID" : "Name"}}} {{.Labels}}`;
-    const { stdout } = await engine.run([...args, "--filter", `label=${label}`, "--format", format]);
+    const { stdout } = yield [...args, "--filter", `label=${label}`, "--format", format];
     return stdout.split("\n").flatMap((line) => {
       const project = /com\.docker\.compose\.project[=:]([^\s,\]]+)/.exec(line)?.[1];
       return project !== undefined && isRemoved(project) ? [line.split(" ", 1)[0] ?? ""] : [];
     });
-  };
-  const remove = async (ids: string[], ...args: string[]): Promise<void> => {
+  }
+  function* remove(ids: string[], ...args: string[]): Generator<string[], void, Ran> {
     if (ids.length === 0) return;
-    const { exitCode, stderr } = await engine.run([...args, ...ids]);
+    const { exitCode, stderr } = yield [...args, ...ids];
     if (exitCode !== 0 && !/no such|not found/i.test(stderr)) {
-      throw new RunError(`${engine.name} ${args.join(" ")} failed: ${stderr.trim()}`);
+      throw new RunError(`${name} ${args.join(" ")} failed: ${stderr.trim()}`);
     }
-  };
-  await remove(await list("ps", "-a"), "rm", "-f", "-v");
-  await remove(await list("network", "ls"), "network", "rm");
-  await remove(await list("volume", "ls"), "volume", "rm");
-  if (engine.name === "podman") {
-    const { stdout } = await engine.run(["pod", "ls", "--format", "{{.Name}}"]);
+  }
+  yield* remove(yield* list("ps", "-a"), "rm", "-f", "-v");
+  yield* remove(yield* list("network", "ls"), "network", "rm");
+  yield* remove(yield* list("volume", "ls"), "volume", "rm");
+  if (name === "podman") {
+    const { stdout } = yield ["pod", "ls", "--format", "{{.Name}}"];
     const pods = stdout.split("\n").filter((pod) => pod.startsWith("pod_") && isRemoved(pod.slice("pod_".length)));
-    await remove(pods, "pod", "rm", "-f");
+    yield* remove(pods, "pod", "rm", "-f");
   }
 }

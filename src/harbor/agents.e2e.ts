@@ -34,7 +34,14 @@ test.skipIf("problem" in made).each(agents)(
     const chat = characterChat();
     const calls: { prompt: string; reply: string }[] = [];
     const [episode] = await runWorkflow({
-      workflow: harbor({ agent, environment: "podman", network: "host", program: installAgents(), ...options }),
+      workflow: harbor({
+        agent,
+        environment: "podman",
+        network: "host",
+        program: installAgents(),
+        timeoutSeconds: 600,
+        ...options,
+      }),
       rows: [harborTasks(task).task(0).row],
       reply: async (messages, call) => {
         const reply = (await runCommandOnce(messages, call)) as string;

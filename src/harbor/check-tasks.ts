@@ -1,10 +1,11 @@
 /** Checks tasks by running them: a solution must earn the reward; an agent that does nothing, or cheats, must not. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
+import type { Outcome } from "../agents/types.ts";
 import { findEngine } from "../containers/engine.ts";
 import { HoneError } from "../errors.ts";
 import type { TrialEvent } from "./bridge.ts";
-import { replacePrograms, shellAgent, writeReward } from "./forgeries.ts";
+import { replacePrograms, replaceShell, shellAgent, writeReward } from "./forgeries.ts";
 import { taskFolders } from "./harbor-tasks.ts";
 import { toOutcome } from "./outcome.ts";
 import { runTrial } from "./run-trial.ts";
@@ -31,6 +32,7 @@ const shell = (command: string) => ({ import_path: shellAgent, kwargs: { command
 const cheats = {
   "writes the reward file": shell(writeReward),
   "replaces the verifier's programs": shell(replacePrograms),
+  "replaces the shell": shell(replaceShell),
 };
 
 /** Yields each task when it is checked. */
@@ -48,12 +50,14 @@ async function tryTask(task: TaskFolder, options: CheckOptions & { environment: 
   const problems: string[] = [];
   const rewards: Record<string, number | null> = {};
   const earn = async (who: string, agent: Record<string, unknown>, isCheat = false): Promise<number | null> => {
-    const reward = await rewardOf(task.path, agent, options).catch((error: Error) => {
+    const { reward, explanation } = await outcomeOf(task.path, agent, options).catch((error: Error): Outcome => {
       options.signal.throwIfAborted();
-      // A verifier that a cheat has broken does not pay.
+      // A cheat may break its own shell.
       if (!isCheat || error instanceof HoneError) problems.push(`${who}: ${error.message}`);
-      return null;
+      return { reward: null };
     });
+    // A verifier that a cheat has broken does not pay.
+    if (explanation !== undefined && reward === null && !isCheat) problems.push(`${who}: ${explanation}`);
     rewards[who] = reward;
     return reward;
   };
@@ -71,14 +75,14 @@ async function tryTask(task: TaskFolder, options: CheckOptions & { environment: 
   return { name: task.name, problems, rewards };
 }
 
-async function rewardOf(
+async function outcomeOf(
   task: string,
   agent: Record<string, unknown>,
   { environment, network = "bridge", signal }: CheckOptions & { environment: string },
-): Promise<number | null> {
+): Promise<Outcome> {
   const seen = new Set<TrialEvent>();
   const settings = { task, agent, environment, network, mounts: {}, guard: true, mountedAgent: false, more: {} };
   const listener = { event: (event: TrialEvent) => void seen.add(event), log: () => {} };
   const trial = await runTrial(settings, listener, signal, () => {});
-  return toOutcome(trial, seen, () => {}).reward;
+  return toOutcome(trial, seen, () => {});
 }

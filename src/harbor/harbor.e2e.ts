@@ -1,5 +1,5 @@
 /** Trials in real containers, through Harbor and the gateway. Without a container engine they do not run, and say so. */
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
@@ -42,7 +42,12 @@ test.skipIf(typeof engine === "string")(
     const [own, forged, planted, late] = await Promise.all([
       run(harbor({ ...options(""), agent: bashAgent, agentArgs: {} })),
       run(harbor(options(writeReward))),
-      run(harbor(options("mkdir -p /tests && echo 'echo done > /app/answer.txt' > /tests/before.sh"))),
+      // The directory cannot be removed by Harbor's rm -f.
+      run(
+        harbor(
+          options("mkdir -p /tests /logs/verifier/reward.json; echo 'echo done > /app/answer.txt' > /tests/before.sh"),
+        ),
+      ),
       run(harbor(options("(setsid sh -c 'sleep 15; echo done > /app/answer.txt' &); sleep 60", { timeoutSeconds: 5 }))),
     ]);
     expect(own).toMatchObject({ trajectories: [{ name: "agent", reward: 1, steps: [{}] }], correct: true });
@@ -51,7 +56,8 @@ test.skipIf(typeof engine === "string")(
     expect(own.trial?.files).toContainEqual({ path: "/app/answer.txt", change: "added" });
     const [step] = own.trajectories[0]!.steps;
     expect([step?.text, step?.tokens.length]).toEqual(["echo done > /app/answer.txt", 28]);
-    for (const { trajectories } of [forged, planted]) expect(trajectories).toMatchObject([{ reward: 0 }]);
+    for (const { failure, trajectories } of [forged, planted])
+      expect([failure, trajectories]).toMatchObject([undefined, [{ reward: 0 }]]);
     expect(late).toMatchObject({ trajectories: [{ reward: 0 }], metrics: { agent_out_of_budget: 1 } });
     expect(late.explanation).toContain("AgentTimeoutError");
 
@@ -74,33 +80,56 @@ test.skipIf(typeof engine === "string" || !nightly)(
   "a check runs the solution, which earns the reward, and agents that must not",
   async () => {
     if (typeof engine === "string") return;
-    const good = makeTask(temporaryFolder("harbor-check"), await hostImage(engine));
-    const bad = makeTask(temporaryFolder("harbor-check"), await hostImage(engine));
+    const image = await hostImage(engine);
+    const [good, bad, safe] = [1, 2, 3].map(() => makeTask(temporaryFolder("harbor-check"), image)) as [
+      string,
+      string,
+      string,
+    ];
     const test = "#!/bin/bash\necho $(( $(pytest; echo $?) == 0 )) > /logs/verifier/reward.txt\n";
     writeFileSync(join(bad, "tests/test.sh"), test);
+    const toml = join(safe, "task.toml");
+    writeFileSync(toml, readFileSync(toml, "utf8").replace("[agent]", '[agent]\nuser = "1000"'));
+    writeFileSync(
+      join(safe, "environment/Dockerfile"),
+      `FROM ${image}\nRUN mkdir /app && chmod 777 /app\nWORKDIR /app\n`,
+    );
     const options = { environment: "podman", network: "host", signal: new AbortController().signal } as const;
     const check = async (folder: string) => {
       for await (const task of checkTasks(folder, options)) return task;
       return undefined;
     };
-    const [fine, hackable] = await Promise.all([check(good), check(bad)]);
-    const cheats = { "writes the reward file": 0, "replaces the verifier's programs": 0 };
-    expect(fine).toMatchObject({ problems: [], rewards: { nop: 0, oracle: 1, ...cheats } });
-    expect(hackable?.rewards).toEqual({ nop: 0, oracle: 0, ...cheats, "replaces the verifier's programs": 1 });
-    expect(hackable?.problems).toEqual([
-      "its solution earns 0",
-      expect.stringMatching(/^can be hacked: an agent that replaces the verifier's programs earns 1$/),
-    ]);
+    const [asRoot, hackable, fine] = await Promise.all([check(good), check(bad), check(safe)]);
+    const hacked = (how: string) => `can be hacked: an agent that ${how} earns 1`;
+    const [writes, programs, shell] = [
+      "writes the reward file",
+      "replaces the verifier's programs",
+      "replaces the shell",
+    ];
+    expect(asRoot).toMatchObject({
+      problems: [hacked(shell)],
+      rewards: { nop: 0, oracle: 1, [writes]: 0, [programs]: 0, [shell]: 1 },
+    });
+    expect(hackable).toMatchObject({
+      problems: ["its solution earns 0", hacked(programs), hacked(shell)],
+      rewards: { nop: 0, oracle: 0, [writes]: 0, [programs]: 1, [shell]: 1 },
+    });
+    expect(fine).toMatchObject({
+      problems: [],
+      rewards: { nop: 0, oracle: 1, [writes]: 0, [programs]: 0, [shell]: 0 },
+    });
     expect(await trials.left()).toEqual([]);
   },
   600_000,
 );
 
 test.skipIf(typeof engine === "string" || !nightly)(
-  "a killed container is not the agent's failure, and nothing is left",
+  "a killed container is not the agent's failure, but one that the agent has broken is; nothing is left",
   async () => {
     if (typeof engine === "string") return;
     makeTask(root, await hostImage(engine));
+    const broken = await run(harbor(options("rm -rf /usr/bin")));
+    expect(broken.failure).toMatchObject({ kind: "agent", message: expect.stringContaining("could not be ended") });
     const lost = await run(async (task, context) => {
       const stage = (name: string) => {
         context.stage(name);

@@ -8,7 +8,7 @@ import { agentFacts, modelConnection } from "./agents.ts";
 import type { TrialEvent } from "./bridge.ts";
 import type { HarborTask } from "./harbor-tasks.ts";
 import { checkCalls, toOutcome } from "./outcome.ts";
-import { engineOf, runTrial } from "./run-trial.ts";
+import { engineOf, hostName, runTrial } from "./run-trial.ts";
 
 export interface HarborOptions {
   /** One of Harbor's agents, such as `"pi"`, or a class of your own: `"package.module:Class"`. */
@@ -121,7 +121,7 @@ function checkAddress(gateway: GatewayAccess, environment: string, network: "bri
   const where = isHere ? "a container with a network of its own" : `a sandbox of ${environment}`;
   throw new UserError(`an agent in ${where} cannot reach the gateway at ${hostname}`, {
     hint: isHere
-      ? 'set rllm.gateway.host=0.0.0.0 rllm.gateway.port=4100 rllm.gateway.tunnel=http://host.docker.internal:4100 and rllm.sdk.proxy.admin_token; or harbor({ network: "host" }), without isolation'
+      ? `set rllm.gateway.host=0.0.0.0 rllm.gateway.port=4100 rllm.gateway.tunnel=http://${hostName}:4100 and rllm.sdk.proxy.admin_token; or harbor({ network: "host" }), without isolation`
       : "set rllm.gateway.tunnel to the address of a tunnel to the gateway, and rllm.sdk.proxy.admin_token to a secret of your own",
   });
 }

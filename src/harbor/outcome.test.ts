@@ -22,12 +22,16 @@ const failed = (failure_cause: string, exception_type: string, more: Partial<Tri
 
 test("the key reward is the reward, or the only key; others are metrics", () => {
   expect(end(rewards({ reward: 0.5, tests: 3 }), whole, "3 of 6\n").outcome()).toEqual({
-    ...{ reward: 0.5, correct: false, metrics: { tests: 3, agent_out_of_budget: 0 }, explanation: "3 of 6" },
+    ...{
+      reward: 0.5,
+      correct: false,
+      metrics: { tests: 3, agent_out_of_budget: 0, verifier_failed: 0 },
+      explanation: "3 of 6",
+    },
     trial: { files: [], verifier: "3 of 6\n" },
   });
   expect(end(rewards({ accuracy: 1 })).outcome()).toMatchObject({ reward: 1, correct: true });
   expect(end(rewards({ a: 1, b: 0 })).outcome).toThrow(UserError);
-  expect(end(rewards({})).outcome).toThrow(/gave no reward/);
 });
 
 test("an agent that ran out of time keeps its reward", () => {
@@ -45,13 +49,25 @@ test.each([
   ["unclassified", "NonZeroAgentExitCodeError", whole, Error, ["agent"]],
   ["unclassified", "ValueError", whole.slice(0, 2), Error, ["agent"]],
   ["model_provider_failed", "ApiError", whole, Error, ["agent"]],
-  ["verifier_failed", "RewardFileNotFoundError", whole, Error, []],
 ] as const)("%s by %s after %j", (cause, type, events, kind, stages) => {
   // A reward that was measured after a failure does not count.
   const trial = end(failed(cause, type, rewards({ reward: 1 })), [...events]);
   expect(trial.outcome).toThrow(kind);
   if (kind === Error) expect(trial.outcome).not.toThrow(RunError);
   expect([...new Set(trial.stages)]).toEqual(stages);
+});
+
+test("a verifier that fails leaves the reward unknown, because the agent may have broken it", () => {
+  // A reward that was measured before the failure does not count.
+  const failure = { ...failed("verifier_failed", "VerifierTimeoutError"), ...rewards({ reward: 1 }) };
+  const counted = { reward: null, metrics: { agent_out_of_budget: 0, verifier_failed: 1 } };
+  const broken = end(failure, whole, "bash: not found\n").outcome();
+  expect(broken).toMatchObject({ ...counted, trial: { verifier: "bash: not found\n" } });
+  expect(broken.explanation).toBe("the verifier failed: VerifierTimeoutError: why\nbash: not found");
+  expect(end(rewards({})).outcome()).toMatchObject({
+    ...counted,
+    explanation: "the verifier failed: it gave no reward",
+  });
 });
 
 test("a full disk is named, and a mistake in the configuration is not retried", () => {

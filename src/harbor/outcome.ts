@@ -18,8 +18,8 @@ export function checkCalls({ answered, failure }: GatewayCalls, address: string,
 }
 
 /**
- * The reward of a finished trial.
- * @throws RunError if the container or Harbor failed; Error in the stage of the part that failed
+ * The reward of a finished trial; unknown if the verifier failed, which an agent can bring about.
+ * @throws RunError if the container or Harbor failed; Error in the agent's stage if the agent did
  */
 export function toOutcome(
   { result, verifierOutput, files }: Trial,
@@ -38,7 +38,7 @@ export function toOutcome(
       stage("agent");
       throw new Error(`the agent's model call failed: ${what}`);
     case "verifier_failed":
-      throw new Error(`the verifier failed: ${what}${tail(verifierOutput)}`);
+      break;
     case "unclassified":
       if (seen.has("agent-start") && !isOfVerifier(result, seen)) {
         stage("agent");
@@ -48,11 +48,20 @@ export function toOutcome(
     default:
       throw diskOr(`the sandbox failed (${cause}): ${what}`);
   }
-  const graded = rewardOf(result, verifierOutput);
+  const names = Object.keys(result.verifier_result?.rewards ?? {});
+  const failed = cause === "verifier_failed" || names.length === 0;
   const timedOut = cause === "agent_exhausted_budget";
-  const metrics = { ...graded.metrics, agent_out_of_budget: Number(timedOut) };
-  const explanation = [timedOut ? `${what}.` : "", verifierOutput.trim()].filter(Boolean).join("\n");
-  return { ...graded, metrics, ...(explanation ? { explanation } : {}), trial: { files, verifier: verifierOutput } };
+  const { metrics, ...graded } = failed ? { reward: null, metrics: {} } : rewardOf(result, names);
+  const lines = [
+    failed ? `the verifier failed: ${what ?? "it gave no reward"}` : timedOut ? `${what}.` : "",
+    verifierOutput.trim(),
+  ].filter(Boolean);
+  return {
+    ...graded,
+    metrics: { ...metrics, agent_out_of_budget: Number(timedOut), verifier_failed: Number(failed) },
+    ...(lines.length > 0 ? { explanation: lines.join("\n") } : {}),
+    trial: { files, verifier: verifierOutput },
+  };
 }
 
 /** An error after the agent's end that is not the agent's exit code. */
@@ -62,13 +71,8 @@ const isOfVerifier = ({ exception_info: exception }: TrialResult, seen: Readonly
 const diskOr = (message: string) =>
   new RunError(message, /no space left/i.test(message) ? { hint: "the disk is full; free some space" } : {});
 
-const tail = (text: string) =>
-  text.trim() === "" ? "" : `; it wrote:\n${text.trim().split("\n").slice(-10).join("\n")}`;
-
-function rewardOf({ verifier_result: verified }: TrialResult, output: string): Outcome {
+function rewardOf({ verifier_result: verified }: TrialResult, names: string[]) {
   const rewards = verified?.rewards ?? {};
-  const names = Object.keys(rewards);
-  if (names.length === 0) throw new Error(`the verifier gave no reward${tail(output)}`);
   const { reward = names.length === 1 ? rewards[names[0] ?? ""] : undefined, ...others } = rewards;
   if (reward !== undefined) return { reward, correct: reward >= 1, metrics: names.length === 1 ? {} : others };
   throw new UserError(`the verifier gave the rewards ${names.join(", ")}, but none is named "reward"`, {

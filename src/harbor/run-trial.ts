@@ -17,7 +17,14 @@ import { join } from "node:path";
 import { parse, stringify } from "smol-toml";
 import { buildImage, contentHash } from "../containers/build-image.ts";
 import { changedFiles } from "../containers/changed-files.ts";
-import { type Engine, type EngineName, engines, findEngine, removeProjects } from "../containers/engine.ts";
+import {
+  type Engine,
+  type EngineName,
+  engines,
+  findEngine,
+  removeProjects,
+  removeProjectsNow,
+} from "../containers/engine.ts";
 import { isKeyOwnerGone, ownerKey, temporaryFolder } from "../files/temporary-names.ts";
 import { isObject } from "../is-object.ts";
 import type { Trial as EpisodeTrial } from "../trajectories/types.ts";
@@ -51,13 +58,21 @@ const prefix = "hone-";
 const newName = () => `${prefix}${ownerKey}-${randomBytes(4).toString("hex")}`;
 const isLeft = (project: string) => project.startsWith(prefix) && isKeyOwnerGone(project.slice(prefix.length));
 
+const isOf = (name: string) => (project: string) => project.startsWith(`${name}__`);
+
+/** Trials of which something is left if this process ends now, e.g. at the second Ctrl-C. */
+const unfinished = new Map<string, Engine | undefined>();
+
 let folder: string | undefined;
 
 /** The folder of this process's trials. */
 function ownFolder(): string {
   if (folder !== undefined) return folder;
   const own = temporaryFolder("hone-harbor-");
-  process.once("exit", () => rmSync(own, { recursive: true, force: true }));
+  process.once("exit", () => {
+    for (const [name, engine] of unfinished) if (engine) removeProjectsNow(engine.name, isOf(name));
+    rmSync(own, { recursive: true, force: true });
+  });
   folder = own;
   return own;
 }
@@ -98,11 +113,15 @@ async function withImage(task: string, engine: Engine | undefined, own: string):
   return copy;
 }
 
+/** A container with a network of its own finds this machine by this name: podman writes it, Docker when asked. */
+export const hostName = "host.containers.internal";
+
 /** Written over the task's own compose file. The first process of a container ignores SIGTERM, and nobody waits for it. */
-const overlays = {
-  host: "services: {main: {network_mode: host, stop_signal: SIGKILL}}\n",
-  bridge: 'services: {main: {extra_hosts: ["host.docker.internal:host-gateway"], stop_signal: SIGKILL}}\n',
-};
+function overlay(network: TrialOptions["network"], engine: Engine): string {
+  const hosts = [hostName, "host.docker.internal"].map((name) => `"${name}:host-gateway"`);
+  const own = engine.name === "docker" ? `extra_hosts: [${hosts.join(", ")}], ` : "";
+  return `services: {main: {${network === "host" ? "network_mode: host, " : own}stop_signal: SIGKILL}}\n`;
+}
 
 /** The most bytes of the verifier's output that are kept. */
 const maxOutput = 8000;
@@ -153,8 +172,8 @@ export async function runTrial(
   const name = newName();
   const trials = join(own, "trials");
   mkdirSync(join(trials, name), { recursive: true });
-  const overlay = join(own, `${options.network}.yaml`);
-  writeFileSync(overlay, overlays[options.network]);
+  const compose = join(own, `${options.network}-${options.environment}.yaml`);
+  if (engine) writeFileSync(compose, overlay(options.network, engine));
   const mounts = Object.entries(options.mounts).map(([target, source]) => ({
     ...{ type: "bind", source, target, read_only: true },
   }));
@@ -168,7 +187,7 @@ export async function runTrial(
       // Deleting would remove images that other trials use.
       delete: engine === undefined,
       ...(mounts.length > 0 ? { mounts } : {}),
-      ...(engine ? { extra_docker_compose: [overlay] } : {}),
+      ...(engine ? { extra_docker_compose: [compose] } : {}),
     },
     ...options.more,
   };
@@ -182,13 +201,15 @@ export async function runTrial(
       listener.event(event);
     },
   };
+  unfinished.set(name, engine);
   const ended = runInHarbor(request, watching, signal);
   let cleaned: Promise<void> | undefined;
   const clean = () => {
     cleaned ??= (async () => {
       await ended.catch(() => {});
-      if (engine) await removeProjects(engine, (project) => project.startsWith(`${name}__`));
+      if (engine) await removeProjects(engine, isOf(name));
       rmSync(join(trials, name), { recursive: true, force: true });
+      unfinished.delete(name);
     })();
     return cleaned;
   };

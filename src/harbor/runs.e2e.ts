@@ -1,6 +1,8 @@
-/** Runs on Harbor tasks whose parts are killed, and two at once: they go on, and nothing is left. Only in nightly. */
+/** Runs on Harbor tasks that are interrupted, whose parts are killed, or two at once: nothing is left. Only in nightly. */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
-import { closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeSync } from "node:fs";
+import { once } from "node:events";
+import { closeSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
@@ -10,6 +12,7 @@ import { hostImage, testEngine } from "../containers/host-image.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { makeTask, testsFolder } from "./make-tasks.fixture.ts";
+import { hostName } from "./run-trial.ts";
 import { watchTrials } from "./trials.fixture.ts";
 
 const engine = nightly ? await testEngine() : "only in nightly";
@@ -33,9 +36,11 @@ interface Run {
   ended: Promise<number | null>;
 }
 
-function start(folder: string, temporary: string, ...resumes: "resume"[]): Run {
+function start(folder: string, temporary: string, ...options: string[]): Run {
   const env = { ...process.env, PYTHONPATH: testsFolder, TMPDIR: temporary };
-  const child = spawn(process.execPath, ["--import", "tsx", program, tasks, folder, ...resumes], { env });
+  // A group of its own, as in a terminal, where Ctrl-C reaches all of it.
+  const group = { env, detached: true };
+  const child = spawn(process.execPath, ["--import", "tsx", program, tasks, folder, ...options], group);
   let output = "";
   for (const stream of [child.stdout, child.stderr]) {
     stream.setEncoding("utf8").on("data", (text: string) => {
@@ -62,7 +67,8 @@ const metricsOf = (folder: string) =>
     .split("\n")
     .map((line) => JSON.parse(line) as Record<string, number>);
 
-const stepsOf = (folder: string) => metricsOf(folder).map(({ step }) => step);
+const stepsOf = (folder: string) =>
+  existsSync(join(folder, "metrics.jsonl")) ? metricsOf(folder).map(({ step }) => step) : [];
 
 const killAgent = `for p in /proc/[0-9]*; do read -r -d "" name < $p/cmdline 2>/dev/null
 [ "$name" = hone-bash-agent ] && kill -9 "\${p#/proc/}" && exit 0; done; exit 1`;
@@ -162,6 +168,78 @@ runs(
   },
   900_000,
 );
+
+runs(
+  "Ctrl-C ends the step, a second one ends at once: nothing is left, and the run goes on",
+  async () => {
+    const [folder, temporary] = [join(root, "interrupted"), mkdtempSync(join(root, "tmp-"))];
+    const trials = watchTrials(engine, temporary);
+    const press = (run: Run) => process.kill(-run.child.pid!, "SIGINT");
+    const inStep = (run: Run, step: number) =>
+      until(run, `step ${step} began`, async () =>
+        stepsOf(folder).includes(step - 1) && (await trials.containers()).length > 1 ? true : undefined,
+      );
+    const nothingIsLeft = async () => {
+      expect(await trials.left()).toEqual([]);
+      expect(trials.ownFolders()).toEqual([]);
+    };
+    const first = start(folder, temporary);
+    await inStep(first, 2);
+    press(first);
+    expect(await first.ended, first.output()).toBe(130);
+    expect(first.output()).toMatch(/stopping after this step and saving; Ctrl-C again stops at once/);
+    expect(first.output()).toMatch(/step 2 is saved; continue with --resume/);
+    await nothingIsLeft();
+
+    const second = start(folder, temporary, "resume");
+    await inStep(second, 3);
+    press(second);
+    await until(second, "it said so", async () =>
+      /stopping after this step/.test(second.output()) ? true : undefined,
+    );
+    press(second);
+    expect(await second.ended, second.output()).toBe(130);
+    await nothingIsLeft();
+
+    const third = start(folder, temporary, "resume");
+    expect(await third.ended, third.output()).toBe(0);
+    expect(stepsOf(folder)).toEqual([1, 2, 3]);
+    await nothingIsLeft();
+  },
+  900_000,
+);
+
+runs(
+  "with a network of their own, containers reach the gateway under the run's own key, and nothing else of this machine",
+  async () => {
+    const [folder, temporary] = [join(root, "bridge"), mkdtempSync(join(root, "tmp-"))];
+    const trials = watchTrials(engine, temporary);
+    const port = await freePort();
+    const run = start(folder, temporary, String(port));
+    const name = await until(run, "a container ran", async () => (await trials.containers())[0]);
+    const mode = await podman(["inspect", "--format", "{{.HostConfig.NetworkMode}}", name]);
+    expect(mode.stdout.trim()).toBe("bridge");
+    const connects = (host: string) => podman(["exec", name, "bash", "-c", `exec 3<>/dev/tcp/${host}/${port}`]);
+    expect((await connects(hostName)).exitCode).toBe(0);
+    expect((await connects("127.0.0.1")).exitCode).toBe(1);
+    const models = (key: string) =>
+      fetch(`http://127.0.0.1:${port}/v1/models`, { headers: { authorization: `Bearer ${key}` } });
+    expect((await models("my-shared-secret")).status).toBe(401);
+    expect(await run.ended, run.output()).toBe(0);
+    expect(run.output()).not.toMatch(/retrying|failed/);
+    expect(stepsOf(folder)).toEqual([1, 2, 3]);
+    expect(await trials.left()).toEqual([]);
+  },
+  900_000,
+);
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0);
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  return port;
+}
 
 /** Writes until nothing fits. */
 function fill(file: string): void {

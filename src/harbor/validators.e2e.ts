@@ -13,17 +13,30 @@ import { taskShape } from "./task-files.ts";
 
 const python = await prepareEnvironment("harbor");
 
-test("Harbor's validator accepts the ATIF document of an episode", async () => {
+test("Harbor's validator accepts the ATIF document of an episode, and its viewer serves it", async () => {
   const folder = mkdtempSync(join(tmpdir(), "atif-"));
   try {
-    const file = join(folder, "trajectory.json");
-    writeFileSync(file, JSON.stringify(toAtif(await atifEpisode())));
-    const validate = `
+    const trial = join(folder, "job", "trial");
+    mkdirSync(join(trial, "agent"), { recursive: true });
+    const file = join(trial, "agent", "trajectory.json");
+    const document = toAtif(await atifEpisode());
+    writeFileSync(file, JSON.stringify(document));
+    writeFileSync(join(folder, "job", "config.json"), '{"job_name": "job"}');
+    writeFileSync(join(trial, "config.json"), '{"task": {"path": "task"}, "trial_name": "trial"}');
+    const script = `
 import sys
+from pathlib import Path
 from harbor.utils.trajectory_validator import TrajectoryValidator
+from harbor.viewer.server import create_app
+from starlette.testclient import TestClient
 validator = TrajectoryValidator()
-print(validator.validate(sys.argv[1], validate_images=False), validator.errors)`;
-    expect(execFileSync(python, ["-c", validate, file], { encoding: "utf8" }).trim()).toBe("True []");
+print(validator.validate(sys.argv[1], validate_images=False), validator.errors)
+viewer = TestClient(create_app(Path(sys.argv[2])))
+print([job["name"] for job in viewer.get("/api/jobs").json()["items"]])
+print(viewer.get("/api/jobs/job/trials/trial/trajectory").text)`;
+    const lines = execFileSync(python, ["-c", script, file, folder], { encoding: "utf8" }).trim().split("\n");
+    expect(lines.slice(0, 2)).toEqual(["True []", "['job']"]);
+    expect(JSON.parse(lines[2]!)).toEqual(document);
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }

@@ -72,10 +72,14 @@ export async function openResident(
     else asked?.reject(new AnswerError(answer.error, answer.kind ?? ""));
   });
   // What it started would go on, and its open outputs would delay "close".
-  child.once("exit", () => killGroup(pid));
+  const kill = () => killGroup(pid);
+  child.once("exit", kill);
+  // Before others remove what it has made.
+  process.prependOnceListener("exit", kill);
   let ended: RunError | undefined;
   child.once("close", (code, signal) => {
     release();
+    process.off("exit", kill);
     const said = lastLines.map((line) => `\n  ${line}`).join("");
     ended = new RunError(`${what} ended ${signal ? `by ${signal}` : `with exit code ${code}`}${said}`);
     for (const { reject } of pending.values()) reject(ended);

@@ -19,10 +19,11 @@ sys.path.append(os.path.dirname(here))
 
 from resident import send, serve  # noqa: E402 - before Harbor starts programs
 
+from harbor.agents.installed.base import NonZeroAgentExitCodeError  # noqa: E402
 from harbor.models.trial.config import TrialConfig  # noqa: E402
 from harbor.trial.hooks import TrialEvent  # noqa: E402
 from harbor.trial.trial import Trial  # noqa: E402
-from hone_harbor import rewards  # noqa: E402
+from hone_harbor import logs, rewards  # noqa: E402
 
 rewards.install()
 
@@ -42,7 +43,8 @@ END = (
   [ "$n" = "$me" ] || [ "$parent" = "$me" ] || [ "$n" = "$PPID" ] || [ "$state" = Z ] && continue
   left="$left $n"
 done; if [ -z "$left" ]; then
-  kill -CONT -1 2>/dev/null; case " $KEEP " in *" tests "*) ;; *) rm -rf /tests;; esac; exit 0
+  kill -CONT -1 2>/dev/null; case " $KEEP " in *" tests "*) ;; *) rm -rf /tests || exit 7;; esac
+  rm -rf /logs/verifier/reward.json /logs/verifier/reward.txt && bash -c : ; exit
 fi; kill -KILL $left 2>/dev/null; done; kill -CONT -1 2>/dev/null; echo "$left"; exit 9"""
 )
 
@@ -67,6 +69,12 @@ class Guard:
         process = await asyncio.create_subprocess_exec(program, *args, stdout=asyncio.subprocess.PIPE)
         output, _ = await process.communicate()
         return process.returncode, output.decode(errors="replace")
+
+    async def is_running(self):
+        if self.container is None:
+            return False
+        _, state = await self.engine("inspect", "--format", "{{.State.Running}}", self.container)
+        return state.strip() == "true"
 
     async def start(self, _):
         send(id=self.request["id"], event="agent-start")
@@ -96,11 +104,12 @@ class Guard:
         is_over = sys.exc_info()[0] is not None
         if self.timer is not None and not self.timer.done():
             self.timer.cancel()
-        if not self.request.get("guard", True) and not is_over:
-            return
-        code, left = await self.end_all()
+        code, left = await self.end_all() if self.request.get("guard", True) or is_over else (0, "")
+        await asyncio.to_thread(logs.clean, self.trial.paths)
         if code != 0:
-            raise RuntimeError(f"processes of the agent could not be ended: {left}")
+            # In a container that goes on, the agent has broken the shell. Killed: 137.
+            broken = code != 137 and await self.is_running()
+            raise (NonZeroAgentExitCodeError if broken else RuntimeError)(f"processes of the agent could not be ended (exit code {code}): {left}")
 
 
 async def run(request):

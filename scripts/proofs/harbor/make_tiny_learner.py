@@ -1,6 +1,6 @@
 """Writes a random model of 0.1M parameters for examples/harbor. Its tokenizer is made of the recorded demonstration.
 
-    python make_tiny_learner.py DEMONSTRATION.json DIRECTORY
+    python make_tiny_learner.py DEMONSTRATION.json DIRECTORY [SEED]
 """
 
 import json
@@ -20,7 +20,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def main(demonstration: str, directory: str) -> None:
+def main(demonstration: str, directory: str, seed: str = "0") -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -33,7 +33,7 @@ def main(demonstration: str, directory: str) -> None:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=SPECIAL[0], bos_token=SPECIAL[1], eos_token=SPECIAL[2])
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(directory)
-    torch.manual_seed(0)
+    torch.manual_seed(int(seed))
     config = LlamaConfig(
         vocab_size=len(fast), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=4, head_dim=16, max_position_embeddings=8192, tie_word_embeddings=True,

@@ -24,10 +24,10 @@ export function register(tasks: Command): void {
     .addHelpText(
       "after",
       `
-Each task is run four times: its own solution must earn the reward. An agent
-that does nothing, one that writes the reward file in the background, and one
-that replaces the programs of the verifier must not. The exit code is 1 if a
-task has a problem.`,
+Each task is run five times: its own solution must earn the reward. An agent
+that does nothing, one that writes the reward file in the background, and two
+that replace the programs of the verifier or its shell must not. The exit code
+is 1 if a task has a problem.`,
     )
     .action(checkCommand);
   tasks.command("clean").description("Remove the images that Hone has built for tasks.").action(cleanCommand);

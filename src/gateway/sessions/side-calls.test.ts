@@ -30,7 +30,6 @@ test("a new conversation that quotes a reply is compacted; one that does not is 
   expect(sideCalls.classify([user("Summarize.")], [])).toEqual(side);
   sideCalls.answered("side", reply(`${summary}\n`));
   expect(sideCalls.classify([system("You code."), user("Fix it again.")], tools)).toEqual({});
-  expect(sideCalls.classify([system("You code."), user(`So far: ${summary} Go on.`)], tools)).toEqual({
-    compacted: true,
-  });
+  for (const quote of [[user(`So far: ${summary} Go on.`)], [user("So far?"), toMessage(reply(summary)), user("Go on.")]])
+    expect(sideCalls.classify([system("You code."), ...quote], tools)).toEqual({ compacted: true });
 });

@@ -36,8 +36,8 @@ export function createSideCalls(): SideCalls {
       own ??= identity;
       if (!continues && identity !== own) return { role: sideRoles.subagent };
       if (continues || ownReplies.size === 0) return {};
-      const others = messages.filter(({ role }) => role !== "assistant").map(({ content }) => textOf(content));
-      const quotes = [...texts].some((text) => others.some((other) => other.includes(text)));
+      // Some agents keep the summary as a reply, others put it into a message of the user.
+      const quotes = [...texts].some((text) => messages.some(({ content }) => textOf(content).includes(text)));
       return quotes ? { compacted: true } : {};
     },
     answered(role, reply) {
