@@ -3,8 +3,8 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileS
 import { dirname, join } from "node:path";
 import type { SandboxLimits } from "./types.ts";
 
-/** What a hierarchy limits: one resource in version 1, both in version 2. */
-type Kind = "memory" | "pids" | "unified";
+/** What a hierarchy limits: one resource in version 1, all in version 2. */
+type Kind = "memory" | "pids" | "cpu" | "unified";
 
 export interface Hierarchy {
   kind: Kind;
@@ -34,11 +34,14 @@ const limitFiles: Record<Kind, (limits: SandboxLimits) => Record<string, number>
     "memory.memsw.limit_in_bytes": memoryBytes,
   }),
   pids: ({ processes }) => ({ "pids.max": threadsPerProcess * processes }),
+  // All of its processes together weigh as much as one other process, so that a fork bomb leaves time to end it.
+  cpu: () => ({ "cpu.shares": 1024 }),
   unified: ({ memoryBytes, processes }) => ({
     "memory.max": memoryBytes,
     "memory.swap.max": 0,
     "memory.oom.group": 1,
     "pids.max": threadsPerProcess * processes,
+    "cpu.weight": 100,
   }),
 };
 const stateFiles = {
@@ -52,7 +55,7 @@ export function readHierarchies(mounts: string, membership: string): Hierarchy[]
   return mounts.split("\n").flatMap((line) => {
     const [before = "", after = ""] = line.split(" - ");
     const [type, , options = ""] = after.split(" ");
-    const controller = (["memory", "pids"] as const).find((name) => options.split(",").includes(name));
+    const controller = (["memory", "pids", "cpu"] as const).find((name) => options.split(",").includes(name));
     const kind = type === "cgroup2" ? "unified" : type === "cgroup" ? controller : undefined;
     const path = own.find(([, id, names]) =>
       kind === "unified" ? id === "0" : names?.split(",").includes(kind ?? ""),
@@ -83,16 +86,19 @@ function findHome<K extends Kind>(hierarchies: readonly Hierarchy[], kinds: read
   return undefined;
 }
 
-/** In version 1, memory and the number of processes are limited by two cgroups. */
+/** In version 1, each resource has a cgroup of its own. */
 function findHomes(): Homes | undefined {
   const hierarchies = readHierarchies(read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
   const memory = findHome(hierarchies, ["memory", "unified"]);
-  return memory && { memory, pids: memory.kind === "unified" ? undefined : findHome(hierarchies, ["pids"]) };
+  if (memory === undefined) return undefined;
+  const others =
+    memory.kind === "unified" ? [] : (["pids", "cpu"] as const).map((kind) => findHome(hierarchies, [kind]));
+  return { memory, others: others.filter((home) => home !== undefined) };
 }
 
 interface Homes {
   memory: Home<"memory" | "unified">;
-  pids: Home<"pids"> | undefined;
+  others: readonly Home[];
 }
 
 let homes: Homes | undefined | null = null;
@@ -102,13 +108,12 @@ export function openCgroup(name: string, limits: SandboxLimits): Cgroup | undefi
   if (homes === null) homes = findHomes();
   const memory = homes && create(homes.memory, name, limits);
   if (!homes || memory === undefined) return undefined;
-  const pids = homes.pids ? create(homes.pids, name, limits) : memory;
-  const folders = [...new Set([memory, pids ?? memory])];
-  const processLimit = join(pids ?? memory, "pids.max");
+  const others = homes.others.map((home) => create(home, name, limits)).filter((folder) => folder !== undefined);
+  const folders = [memory, ...others];
   const { usage, events } = stateFiles[homes.memory.kind];
   return {
     entrances: folders.map((folder) => join(folder, "cgroup.procs")),
-    processLimit: existsSync(processLimit) ? processLimit : null,
+    processLimit: folders.map((folder) => join(folder, "pids.max")).find((file) => existsSync(file)) ?? null,
     bytes: () => Number(read(join(memory, usage))),
     ranOut: () => Number(/^oom_kill (\d+)/m.exec(read(join(memory, events)))?.[1] ?? 0) > 0,
     remove: () => {
@@ -126,7 +131,7 @@ export function giveUpCgroups(): void {
 
 /** Removes the cgroups that killed processes left. */
 export function removeLeftCgroups(isLeft: (name: string) => boolean): void {
-  for (const { parent } of [homes?.memory, homes?.pids].filter((home) => home !== undefined)) {
+  for (const { parent } of homes ? [homes.memory, ...homes.others] : []) {
     for (const name of readdirSync(parent)) if (isLeft(name)) remove(join(parent, name));
   }
 }
