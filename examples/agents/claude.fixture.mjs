@@ -1,13 +1,12 @@
 #!/usr/bin/env node
 /**
- * Stands in for Claude Code, a program of 230 MB, behind the Claude Agent SDK: sends its recorded request (src/gateway/recorded-agents)
- * with the tools of the SDK's MCP server, which it asks for them and calls, and prints the messages of `--output-format stream-json`.
+ * Stands in for Claude Code, a program of 400 MB, behind the Claude Agent SDK: sends its recorded request (src/gateway/recorded-agents)
+ * with the tools of the SDK's MCP server, which it calls, and prints the messages of `--output-format stream-json`.
  */
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 
-const args = process.argv.slice(2);
-const flag = (/** @type {string} */ name) => (args.includes(name) ? args[args.indexOf(name) + 1] : undefined);
+const maxTurns = Number(process.argv.find((word) => word.startsWith("--max-turns="))?.split("=")[1]);
 const say = (/** @type {object} */ message) => console.log(JSON.stringify(message));
 const input = createInterface({ input: process.stdin });
 /** @type {Map<string, (response: any) => void>} */
@@ -29,16 +28,11 @@ async function ask(server, method, params) {
 /** @param {any} request of the SDK @param {any} user */
 async function turn(request, user) {
   const [server] = request.sdkMcpServers;
-  const hello = {
-    protocolVersion: "2025-06-18",
-    capabilities: {},
-    clientInfo: { name: "claude-code", version: "2.1.330" },
-  };
-  await ask(server, "initialize", hello);
-  const { tools } = await ask(server, "tools/list", {});
+  const { tools } = request.sdkMcpServerManifests[server].toolsListResult;
   const prefix = `mcp__${server}__`;
   const lines = readFileSync(new URL("../../src/gateway/recorded-agents/claude-code.jsonl", import.meta.url), "utf8");
   const body = lines
+    .trim()
     .split("\n")
     .map((line) => JSON.parse(line))
     .find((line) => line.body !== undefined).body;
@@ -47,10 +41,10 @@ async function turn(request, user) {
     description: tool.description,
     input_schema: tool.inputSchema,
   }));
-  body.system = [{ type: "text", text: [request.systemPrompt ?? flag("--system-prompt")].flat().join("\n") }];
+  body.system = [{ type: "text", text: request.systemPrompt.join("\n") }];
   body.messages = [user];
   const about = { uuid: "0", session_id: "0", parent_tool_use_id: null };
-  for (let turns = 1; turns <= Number(flag("--max-turns")); turns++) {
+  for (let turns = 1; turns <= maxTurns; turns++) {
     const headers = { "x-api-key": process.env.ANTHROPIC_API_KEY ?? "", "content-type": "application/json" };
     const url = `${process.env.ANTHROPIC_BASE_URL}/v1/messages?beta=true`;
     const answer = await fetch(url, { method: "POST", headers, body: JSON.stringify(body) });

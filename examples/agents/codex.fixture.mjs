@@ -13,9 +13,9 @@ const settings = Object.fromEntries(
 );
 const url = JSON.parse(settings["model_providers.hone.base_url"] ?? "");
 const key = process.env[JSON.parse(settings["model_providers.hone.env_key"] ?? "")];
-const lines = readFileSync(new URL("../../src/gateway/recorded-agents/codex.jsonl", import.meta.url), "utf8").split(
-  "\n",
-);
+const lines = readFileSync(new URL("../../src/gateway/recorded-agents/codex.jsonl", import.meta.url), "utf8")
+  .trim()
+  .split("\n");
 const { body } = lines.map((line) => JSON.parse(line)).find((line) => line.body !== undefined);
 body.input.at(-1).content[0].text = await text(process.stdin);
 
