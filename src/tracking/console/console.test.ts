@@ -239,7 +239,11 @@ describe("consoleSubscriber", () => {
 
   it("leaves the reason of a failure to the error that follows", () => {
     const out = terminal();
-    consoleSubscriber({ out, others: [], now: () => 0 }).event({ type: "run-end", reason: "failed", text: "no reward" });
+    consoleSubscriber({ out, others: [], now: () => 0 }).event({
+      type: "run-end",
+      reason: "failed",
+      text: "no reward",
+    });
     expect(out.screen()).toEqual(["the run failed", ""]);
   });
 
