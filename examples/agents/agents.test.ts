@@ -1,70 +1,10 @@
 /** Each agent, with its SDK, trains a tiny model, which has to find out that it should look up the price before it answers. */
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { defineExperiment, fromRows, train } from "hone-rl";
-import { tabularEngine } from "hone-rl/testing";
-import { afterAll, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import { nightly } from "../../src/nightly.fixture.ts";
-import type { Order, shop } from "./shop.ts";
+import { call, type Load, prices, rewardsOf, totals } from "./train.fixture.ts";
 
-type Load = () => Promise<{ default: ReturnType<typeof shop> }>;
-
-const root = mkdtempSync(join(tmpdir(), "hone-agents-"));
-afterAll(() => rmSync(root, { recursive: true, force: true }));
-
-const ascii = Array.from({ length: 95 }, (_, index) => String.fromCodePoint(32 + index));
-
-/** A model that says one of `replies`, each as likely as the others. In its prompts, all characters beyond ASCII are one token. */
-function modelOf(replies: readonly string[]) {
-  const assistant = 3;
-  const first = 5 + ascii.length + 2;
-  return tabularEngine({
-    alphabet: [...ascii, "\n", "\uFFFD", ...replies],
-    logit: (next, previous) => {
-      if (previous === assistant) return next >= first ? 0 : -30;
-      return previous >= first && next === 0 ? 30 : 0;
-    },
-  });
-}
-
-async function rewardsOf(name: string, load: Load, replies: readonly string[], steps: number) {
-  const rows: Order[] = [{ item: "book", count: 3 }];
-  const engine = modelOf(replies);
-  const experiment = defineExperiment<Order>({
-    ...(await load()).default,
-    train: fromRows("one", rows),
-    validation: fromRows("one-validation", rows),
-    config: {
-      model: { lora_rank: 0 },
-      rllm: {
-        rollout: { n: steps > 4 ? 16 : 4 },
-        workflow: { n_parallel_tasks: steps > 4 ? 16 : 2 },
-        trainer: {
-          total_batches: steps,
-          logger: [],
-          run_dir: join(root, name),
-          plot_every: 0,
-          test_freq: 0,
-          save_freq: 0,
-        },
-      },
-      training: { learning_rate: 0.3, max_length: 1_000_000 },
-      data: { train_batch_size: 1, max_prompt_length: 1_000_000, max_response_length: 256 },
-    },
-  });
-  const { history } = await train(experiment, { engine: { engine, chat: engine.chat } });
-  const metrics = history.map((step) => step.metrics);
-  for (const kind of ["infrastructure", "agent", "reward"])
-    expect(metrics.map((step) => step[`batch/failures/${kind}`])).toEqual(metrics.map(() => 0));
-  return metrics.map((step) => step["reward/mean"]!);
-}
-
-const call = (name: string, input: object) => `<tool_call>${JSON.stringify({ name, arguments: input })}</tool_call>`;
-const prices = (tool: string) => ["book", "apple"].map((item) => call(tool, { item }));
-const totals = ["36", "12", "3", "15", "I do not know."];
 const objects = totals.map((text) => JSON.stringify({ total: Number(text) || 0 }));
 
 const light: [name: string, load: Load, replies: string[]][] = [

@@ -28,6 +28,12 @@ test.each([
   expect(said).toMatch(hint);
 });
 
+test("hone serve names the option that a model needs", async () => {
+  using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+  expect(await runCommandLine(["serve", "./my-model", "--port", "0"])).toBe(2);
+  expect(errors.mock.calls.join("")).toMatch(/takes options only, not "\.\/my-model"[\s\S]*--model \.\/my-model\n/);
+});
+
 const experiment = { train: generated("rows", 64, () => ({})), workflow: async () => 1 };
 
 test.each([

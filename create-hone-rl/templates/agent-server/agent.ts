@@ -8,8 +8,7 @@ interface Job {
   api_key: string;
 }
 
-const question = (left: number, right: number) =>
-  `Which number is larger, ${left} or ${right}? Answer with the number.`;
+const question = (left: number, right: number) => `Which number is larger, ${left} or ${right}?`;
 
 async function solve({ task: { left, right }, base_url, api_key }: Job): Promise<{ answer: string }> {
   const response = await fetch(`${base_url}/chat/completions`, {
@@ -20,6 +19,8 @@ async function solve({ task: { left, right }, base_url, api_key }: Job): Promise
       messages: [
         { role: "user", content: question(13, 75) },
         { role: "assistant", content: "75" },
+        { role: "user", content: question(91, 82) },
+        { role: "assistant", content: "91" },
         { role: "user", content: question(left, right) },
       ],
     }),

@@ -20,6 +20,10 @@ PAIRS = [
     ("", ""), ("", "a"), ("a", ""), ("same", "same"), ("Paris", "paris"), ("hello world", "hello there"),
     ("the cat sat on the mat", "the cat is on the mat"), ("a b c d e f", "f e d c b a"), ("🙂🙂", "🙂"), ("x" * 70, "x" * 65 + "y"),
     ("one two three four five six", "one two three four five six"), ("ab" * 40, "ba" * 40),
+    ("Straße", "STRASSE"), ("caf\u00e9", "cafe\u0301"), ("👨\u200d👩\u200d👧", "👨\u200d👩\u200d👦"), ("İstanbul is big", "istanbul is big"),
+    ("\u200bthe cat", "the cat"), ("ﬁne print", "fine print"), ("ＡＢＣ 1", "ABC 1"), ("naïve café", "naive cafe"), ("٣ cats", "3 cats"),
+    ("ΣΑΣ end", "σας end"), ("\u212a is kelvin", "k is kelvin"), ("\x00a b", "a b"), ("a\r\nb c", "a\nb c"), ("العربية", "العربي"), ("क्षि", "क्ष"),
+    ("𝒳 y z", "x y z"), ("a\u00a0b c", "a b c"), ("snake_case word", "snake case word"),
 ]
 
 

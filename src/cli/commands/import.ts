@@ -85,7 +85,7 @@ function readJson(file: string): unknown {
     throw new UserError(`${file} cannot be read: ${(cause as Error).message}`, { cause });
   }
   try {
-    return JSON.parse(text);
+    return JSON.parse(text.replace(/^\uFEFF/, ""));
   } catch (cause) {
     throw new UserError(`${file} is not JSON: ${(cause as Error).message}`, { cause });
   }

@@ -66,7 +66,14 @@ export function register(command: Command): void {
       [],
     )
     .addHelpText("after", help)
-    .action(serveCommand);
+    .allowExcessArguments()
+    .action((flags: ServeFlags) => {
+      const [first] = command.args;
+      if (first === undefined) return serveCommand(flags);
+      throw new UserError(`hone serve takes options only, not ${JSON.stringify(first)}`, {
+        hint: `a model is named by --model ${command.args.join(" ")}`,
+      });
+    });
 }
 
 const help = `

@@ -135,7 +135,7 @@ function toTool(tool: unknown, where: string): ToolDefinition {
 function schemaOf(format: unknown): object | undefined {
   if (!isObject(format)) throw new UserError("response_format is not an object");
   if (format.type === "text") return undefined;
-  if (format.type === "json_object") return {};
+  if (format.type === "json_object") return { type: "object" };
   const inner = isObject(format.json_schema) ? format.json_schema.schema : undefined;
   if (format.type === "json_schema" && isObject(inner)) return inner;
   throw new UserError(

@@ -24,7 +24,14 @@ const longest = 1000;
  * @throws UserError with the position of what cannot be read
  */
 export function parseFormula(formula: string, names: readonly string[]): Node {
-  const tokens = [...formula.matchAll(/\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\w+|\*\*|\S)/gy)];
+  const wrong = names.find((name, index) => /^\d/.test(name) || names.indexOf(name) !== index);
+  if (wrong !== undefined)
+    throw new UserError(`the graders need names of their own that start with a letter, not ${JSON.stringify(wrong)}`);
+  const tokens = [
+    ...formula.matchAll(
+      /\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|[\p{L}_][\p{L}\p{M}\p{N}_]*|\*\*|\S)/guy,
+    ),
+  ];
   if (tokens.length > longest)
     throw new UserError(
       `calculate_output has ${tokens.length} numbers, names and operators; at most ${longest} are read`,
@@ -92,7 +99,7 @@ export function parseFormula(formula: string, names: readonly string[]): Node {
       const value = Number(token);
       return Number.isNaN(value) ? fail("a number") : () => value;
     }
-    if (names.includes(token)) {
+    if (names.includes(token) && tokens[at + 1]?.[1] !== "(") {
       at++;
       return (values) => values.get(token)!;
     }

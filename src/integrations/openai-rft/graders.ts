@@ -65,6 +65,7 @@ function toMulti(grader: ParsedGrader & { type: "multi" }, options: GraderOption
   const named = Array.isArray(grader.graders)
     ? grader.graders.map((one, index) => [one.name ?? `grader_${index + 1}`, one] as const)
     : Object.entries(grader.graders);
+  if (named.length === 0) throw new UserError("graders: the multi grader has none");
   const formula = parseFormula(
     grader.calculate_output,
     named.map(([name]) => name),
@@ -72,7 +73,9 @@ function toMulti(grader: ParsedGrader & { type: "multi" }, options: GraderOption
   const parts = named.map(([name, one]) => ({ name, grade: toGrade(one, options) }));
   return async (...given) => {
     const graded = await Promise.all(parts.map(async ({ name, grade }) => ({ name, outcome: await grade(...given) })));
-    const metrics: Record<string, number> = Object.assign({}, ...graded.map(({ outcome }) => outcome.metrics));
+    const metrics: Record<string, number> = {};
+    for (const { outcome } of graded)
+      for (const [name, count] of Object.entries(outcome.metrics ?? {})) metrics[name] = (metrics[name] ?? 0) + count;
     for (const { name, outcome } of graded) if (outcome.reward !== null) metrics[`reward/${name}`] = outcome.reward;
     const why = graded.map(({ name, outcome }) => `${name} ${outcome.reward ?? "unknown"} (${outcome.explanation})`);
     if (graded.some(({ outcome }) => outcome.reward === null))

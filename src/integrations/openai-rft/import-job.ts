@@ -31,6 +31,7 @@ interface Job {
  * @throws UserError if it has no grader, or the grader cannot be read
  */
 export function importJob(job: unknown, data: { train: string; validation?: string | undefined }): Imported {
+  if (isDeep(job)) throw new UserError(`the job is nested more than ${deepest} levels deep`);
   const read = isObject(job) && "testing_criteria" in job ? readEval(job) : readJob(job);
   const { missing } = read;
   const grader = withoutIgnored(read.grader, missing);
@@ -77,6 +78,15 @@ export function importJob(job: unknown, data: { train: string; validation?: stri
     "",
   ].join("\n");
   return { files, missing, check };
+}
+
+const deepest = 100;
+
+function isDeep(job: unknown): boolean {
+  let level = [job];
+  for (let depth = 0; depth <= deepest && level.length > 0; depth++)
+    level = level.flatMap((value) => (typeof value === "object" && value !== null ? Object.values(value) : []));
+  return level.length > 0;
 }
 
 /** What a file says must not become code of `train.ts`. */
@@ -150,7 +160,12 @@ function readEval(job: Record<string, unknown>): Job {
     throw new UserError("testing_criteria is not a list of graders");
   }
   const missing: string[] = [];
-  const names = criteria.map((one, index) => identifier(String(one.name ?? `criterion_${index + 1}`), index));
+  const names: string[] = [];
+  for (const [index, one] of criteria.entries()) {
+    let name = identifier(String(one.name ?? ""), index);
+    while (names.includes(name)) name += "_";
+    names.push(name);
+  }
   const graders = Object.fromEntries(criteria.map((one, index) => [names[index]!, one]));
   const grader =
     criteria.length === 1

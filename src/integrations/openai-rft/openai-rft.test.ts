@@ -10,167 +10,11 @@ import { afterAll, describe, expect, test } from "vitest";
 import { fromRows } from "../../data/from-rows.ts";
 import { openSandbox } from "../../rewards/sandbox/open-sandbox.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import type { ScriptLine } from "../../testing/index.ts";
-import { runWorkflow } from "../../testing/run-workflow.ts";
-import { type OpenaiRftOptions, openaiRft } from "./experiment.ts";
+import { openaiRft } from "./experiment.ts";
 import { parseFormula } from "./formula.ts";
+import { check, fuzzy, grade, multi, user } from "./grade.fixture.ts";
 import { importJob } from "./import-job.ts";
 import type { RftGrader } from "./schema.ts";
-import { similarity } from "./similarity.ts";
-
-const user = [{ role: "user", content: "?" }];
-
-async function grade(grader: RftGrader, item: object, reply: ScriptLine, more: Partial<OpenaiRftOptions> = {}) {
-  const rows = [{ messages: user, ...item }];
-  const experiment = openaiRft({ train: fromRows("rows", rows), grader, ...more });
-  const [episode] = await runWorkflow({
-    workflow: experiment.workflow,
-    rows: [experiment.train.task(0).row],
-    reply: () => reply,
-    raiseOnError: false,
-  });
-  const { trajectories, explanation, metrics, correct, failure } = episode!;
-  return { reward: trajectories[0]!.reward, explanation, metrics, correct, failure };
-}
-
-const check = (
-  operation: "eq" | "ne" | "neq" | "like" | "ilike",
-  input = "{{ sample.output_text }}",
-  reference = "{{item.answer}}",
-) => ({ type: "string_check", input, reference, operation }) as const;
-const fuzzy = {
-  type: "text_similarity",
-  input: "{{sample.output_text}}",
-  reference: "{{item.answer}}",
-  evaluation_metric: "fuzzy_match",
-} as const;
-const multi = (calculate_output: string) => ({
-  type: "multi" as const,
-  graders: { exact: check("eq"), close: fuzzy },
-  calculate_output,
-});
-const call = { toolCalls: [{ name: "book", arguments: { city: "Bern" } }] };
-const tools = [
-  {
-    type: "function",
-    function: { name: "book", parameters: { type: "object", properties: { city: { type: "string" } } } },
-  },
-];
-
-// The documented rules, case by case: grader, item, reply, score.
-const cases: [RftGrader, object, ScriptLine, number][] = [
-  [check("eq"), { answer: "4" }, "4", 1],
-  [check("eq"), { answer: "4" }, "4 ", 0],
-  [check("eq"), { answer: 4 }, "4", 1],
-  [check("eq"), { answer: true }, "true", 1],
-  [check("eq"), { answer: "Bern" }, "bern", 0],
-  [check("ne"), { answer: "4" }, "5", 1],
-  [check("ne"), { answer: "4" }, "4", 0],
-  [check("neq"), { answer: "4" }, "5", 1],
-  [check("like"), { answer: "Bern" }, "It is Bern.", 1],
-  [check("like"), { answer: "Bern" }, "It is bern.", 0],
-  [check("ilike"), { answer: "Bern" }, "It is BERN.", 1],
-  [check("ilike"), { answer: "Bern" }, "It is Basel.", 0],
-  [check("like", "{{item.text}}", "{{sample.output_text}}"), { text: "a long text" }, "long", 1],
-  [check("eq", "{{ sample.output_json.city }}"), { answer: "Bern" }, '{"city": "Bern"}', 1],
-  [check("eq", "{{ sample.output_json.city }}"), { answer: "Bern" }, "Bern", 0],
-  [check("eq", "{{ sample.output_json.list[1] }}"), { answer: "b" }, '{"list": ["a", "b"]}', 1],
-  [check("eq", "{{ sample.output_json.n }}"), { answer: "1.5" }, '{"n": 1.5}', 1],
-  [check("eq", "{{ sample.output_json.missing }}", ""), {}, "{}", 1],
-  [check("eq", "{{ sample.output_tools[0].function.name }}"), { answer: "book", tools }, call, 1],
-  [check("eq", "{{ sample.output_tools[0].function.arguments }}", '{"city":"Bern"}'), { tools }, call, 1],
-  [check("eq", "{{ sample.output_tools[0].function.name }}"), { answer: "book", tools }, "I book", 0],
-  [check("eq", "{{ sample.choices[0].message.content }}"), { answer: "hi" }, "hi", 1],
-  [check("eq", "{{ sample.output_text }}", "{{ item.answers[0].text }}"), { answers: [{ text: "x" }] }, "x", 1],
-  [check("eq", "{{ sample.output_text }}", "{{ item['the answer'] }}"), { "the answer": "x" }, "x", 1],
-  [check("eq", "<{{ sample.output_text }}>", "<{{ item.answer }}>"), { answer: "x" }, "x", 1],
-  [check("eq", "{{ sample.output_text }}", "{{ item.list }}"), { list: [1, "a"] }, '[1,"a"]', 1],
-  [check("eq"), { answer: "{{ sample.output_text }}" }, "{{ sample.output_text }}", 1],
-  [fuzzy, { answer: "Paris" }, "Paris", 1],
-  [fuzzy, { answer: "hello there" }, "hello world", 7 / 11],
-  [fuzzy, { answer: "" }, "", 1],
-  [{ ...fuzzy, evaluation_metric: "rouge_1" }, { answer: "the cat is on the mat" }, "The cat sat on the mat.", 10 / 12],
-  [{ ...fuzzy, evaluation_metric: "rouge_2" }, { answer: "a b c" }, "a b d", 0.5],
-  [{ ...fuzzy, evaluation_metric: "rouge_l" }, { answer: "a b c d" }, "a x c d", 0.75],
-  [{ ...fuzzy, evaluation_metric: "rouge_5" }, { answer: "a b c d" }, "a b c d", 0],
-  [multi("0.8 * exact + 0.2 * close"), { answer: "ab" }, "ac", 0.1],
-  [multi("exact + close / 2"), { answer: "ab" }, "ab", 1.5],
-  [multi("min(exact, close) + max(exact, close)"), { answer: "ab" }, "ac", 0.5],
-  [multi("-exact ^ 2 + 3"), { answer: "ab" }, "ab", 2],
-  [multi("floor(close * 10) / 10 + ceil(0.1) - abs(-1)"), { answer: "ab" }, "ac", 0.5],
-  [multi("sqrt(4) * exp(0) + log(1)"), { answer: "a" }, "a", 2],
-  [
-    {
-      type: "multi",
-      graders: [
-        { ...check("eq"), name: "one" },
-        { ...fuzzy, name: "two" },
-      ],
-      calculate_output: "one + two",
-    },
-    { answer: "a" },
-    "a",
-    2,
-  ],
-];
-
-describe("graders", () => {
-  test.each(cases)("%j of %j and %j is %d", async (grader, item, reply, score) => {
-    const found = await grade(grader, item, reply);
-    expect(found.failure).toBeUndefined();
-    expect(found.reward).toBeCloseTo(score, 12);
-  });
-
-  test("similarities are those of rapidfuzz 3.14.6 and rouge-score 0.1.2", () => {
-    const recorded = JSON.parse(readFileSync(new URL("similarity.fixture.json", import.meta.url), "utf8")) as Record<
-      string,
-      string | number
-    >[];
-    expect(recorded.length).toBeGreaterThanOrEqual(50);
-    for (const { input, reference, ...values } of recorded) {
-      for (const [metric, value] of Object.entries(values)) {
-        const found = similarity(metric as "fuzzy_match", String(input), String(reference));
-        expect([metric, input, reference, found]).toEqual([
-          metric,
-          input,
-          reference,
-          expect.closeTo(value as number, 12),
-        ]);
-      }
-    }
-  });
-
-  test("long replies are compared, and the longest get 0", async () => {
-    const long = "ab ".repeat(20_000);
-    expect((await grade(fuzzy, { answer: "ab ".repeat(400) }, long)).reward).toBeCloseTo(2 / 51, 3);
-    expect(await grade(fuzzy, { answer: "a" }, "a".repeat(200_001))).toMatchObject({ reward: 0 });
-    expect(similarity("fuzzy_match", "a".repeat(3000), "a".repeat(2000))).toBeCloseTo(0.8, 12);
-  });
-
-  test("pass_threshold decides whether a reply is correct", async () => {
-    expect(await grade({ ...fuzzy, pass_threshold: 0.9 }, { answer: "ab" }, "ab")).toMatchObject({ correct: true });
-    expect(await grade({ ...fuzzy, pass_threshold: 0.9 }, { answer: "ab" }, "ac")).toMatchObject({
-      correct: false,
-      reward: 0.5,
-    });
-  });
-
-  test("a formula that divides by 0 gives an unknown reward, and its parts are metrics", async () => {
-    const found = await grade(multi("close / exact"), { answer: "ab" }, "ac");
-    expect(found).toMatchObject({ reward: null, metrics: { "reward/exact": 0, "reward/close": 0.5 } });
-  });
-
-  test("a reply that response_format does not allow gets 0", async () => {
-    const schema = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
-    const responseFormat = { type: "json_schema", json_schema: { name: "n", schema } };
-    const grader = check("ne", "{{sample.output_text}}", "x");
-    expect(await grade(grader, {}, '{"city": "Bern"}', { responseFormat })).toMatchObject({ reward: 1 });
-    expect(await grade(grader, {}, '{"town": 1}', { responseFormat })).toMatchObject({
-      reward: 0,
-      explanation: expect.stringContaining("response_format"),
-    });
-  });
-});
 
 describe("graders of servers and in Python", () => {
   const open: { close(): void }[] = [];
@@ -209,6 +53,12 @@ describe("graders of servers and in Python", () => {
     ['{"result": 99}', 10],
     ['{"result": -1}', 0],
     ['{"result": "good"}', null],
+    ['{"result": true}', null],
+    ['{"result": " "}', null],
+    ['{"result": null}', null],
+    ['{"result": 1e999}', null],
+    ['{"steps": [{"conclusion": 3}], "result": 4}', 4],
+    ["", null],
     ["7", null],
   ])("score_model: the answer %s is %j", async (answer, reward) => {
     const { url, bodies } = await serve(() => completion(answer));
@@ -226,6 +76,8 @@ describe("graders of servers and in Python", () => {
     ["good", 1],
     ["bad", 0],
     ["other", null],
+    ["Good", null],
+    [["good"], null],
   ])("label_model: the label %s is %j", async (label, reward) => {
     const { url } = await serve(() => completion(JSON.stringify({ steps: [], result: label })));
     const grader: RftGrader = {
@@ -254,6 +106,26 @@ describe("graders of servers and in Python", () => {
     });
   });
 
+  test.each([[{ score: "0.5" }], [{ score: true }], [{ score: null }], [[0.5]], [0.5], [null], [{}]])(
+    "endpoint: the answer %j is unknown",
+    async (answer) => {
+      const { url } = await serve(() => answer);
+      expect(await grade({ type: "endpoint", url }, {}, "a")).toMatchObject({ reward: null, failure: undefined });
+    },
+  );
+
+  test("multi: the counts of two endpoints are added, and one that is unknown makes the whole unknown", async () => {
+    const [good, bad] = [await serve(() => ({ score: 2 })), await serve(() => ({}))];
+    const both = (one: string, other: string) => ({
+      type: "multi" as const,
+      graders: { one: { type: "endpoint" as const, url: one }, other: { type: "endpoint" as const, url: other } },
+      calculate_output: "one - other",
+    });
+    const found = await grade(both(good.url, good.url), {}, "a");
+    expect(found).toMatchObject({ reward: 0, metrics: { "reward/one": 2, "reward/other": 2, endpoint_retries: 0 } });
+    expect(await grade(both(good.url, bad.url), {}, "a")).toMatchObject({ reward: null, metrics: { "reward/one": 2 } });
+  });
+
   const source = (body: string): RftGrader => ({ type: "python", source: `def grade(sample, item):\n    ${body}` });
   test.each<[string, number | null]>([
     ["return 1.0 if sample['output_text'] == item['answer'] else 0.0", 1],
@@ -262,6 +134,17 @@ describe("graders of servers and in Python", () => {
     ["return float('nan')", null],
     ["return None", null],
     ["import sys; sys.exit(0)", null],
+    ["raise ValueError('no')", null],
+    ["return True", 1],
+    ["return '0.5'", 0.5],
+    ["return -2", -2],
+    ["return 10 ** 400", null],
+    ["return [1]", null],
+    ["return sample['output_json']['x']", null],
+    ["return 1.0 if sample['choices'][0]['message']['content'] == 'a' else 0.0", 1],
+    ["import math; return math.inf", null],
+    ["import os; os._exit(3)", null],
+    ["return grade(sample, item)", null],
   ])("python: %s is %j", async (body, reward) => {
     const sandbox = await openSandbox({ atLeast: "process" });
     const found = await grade(source(body), { answer: "a" }, "a", { sandbox });
@@ -282,6 +165,42 @@ test.each<[string, unknown, string]>([
   ["a formula of an unknown grader", multi("exact + style"), 'found "style" at 9'],
   ["a formula that ends", multi("exact +"), "found its end"],
   ["a nested multi", { type: "multi", graders: { a: multi("exact") }, calculate_output: "a" }, "graders.a"],
+  ["a nested multi in a list", { type: "multi", graders: [multi("exact")], calculate_output: "a" }, "graders.0"],
+  ["a template that is not closed", check("eq", "{{ item.answer } x"), "{{ item.answer } x is not closed"],
+  ["a negative index", check("eq", "{{ item.list[-1] }}"), "is not a reference"],
+  ["the whole sample", check("eq", "{{ sample }}"), "sample in"],
+  ["a namespace of the prototype", check("eq", "{{ __proto__.x }}"), "__proto__.x"],
+  [
+    "graders of the same name",
+    {
+      ...multi("a"),
+      graders: [
+        { ...fuzzy, name: "a" },
+        { ...check("eq"), name: "a" },
+      ],
+    },
+    'names of their own that start with a letter, not "a"',
+  ],
+  ["a number as a name", { ...multi("1 + 2"), graders: { 1: fuzzy, 2: fuzzy } }, 'not "1"'],
+  ["an empty multi", { ...multi("1"), graders: {} }, "graders"],
+  ["min of nothing", multi("min()"), 'found ")" at 5'],
+  ["two values for abs", multi("abs(exact, close)"), "1 value for abs"],
+  ["a power of Python", multi("exact ** 2"), 'found "**" at 7'],
+  ["a comparison", multi("exact > 0.5"), 'found ">" at 7'],
+  ["a value without an operator", multi("2 exact"), "expected an operator"],
+  [
+    "a passing label that is not a label",
+    { type: "label_model", model: "m", input: user, labels: ["good"], passing_labels: ["Good"] },
+    "passing_labels: one of them is not in labels",
+  ],
+  [
+    "a range from high to low",
+    { type: "score_model", model: "m", input: user, range: [1, 0] },
+    "range: the first number is not below the second",
+  ],
+  ["rouge_6", { ...fuzzy, evaluation_metric: "rouge_6" }, "rouge_5"],
+  ["a reference that is not text", { ...check("eq"), reference: 4 }, "reference"],
+  ["an endpoint without an address", { type: "endpoint", url: "localhost" }, "url"],
   ["a wrong operation", { ...check("eq"), operation: "regex" }, "operation"],
 ])("%s is refused", (_name, grader, message) => {
   const train = fromRows("rows", [{ messages: user, answer: "a" }]);
@@ -487,11 +406,27 @@ describe("hone import rft", () => {
     expect(() => importJob(given, { train: "a" })).toThrow(message);
   });
 
-  test("a grader nested 20,000 deep is refused with its place", () => {
-    let grader: object = check("eq");
-    for (let level = 0; level < 20_000; level++)
-      grader = { type: "multi", graders: { a: grader }, calculate_output: "a" };
-    expect(() => importJob(grader, { train: "a" })).toThrow("graders.a.type: Invalid discriminator");
+  test("a job nested 50,000 deep is refused, wherever it is", () => {
+    const nested = (inner: string) => JSON.parse(`${inner.repeat(50_000)}1${"}".repeat(50_000)}`);
+    const reinforcement = { grader: check("eq") };
+    const deep = nested('{"a":');
+    for (const job of [
+      nested('{"type":"multi","calculate_output":"a","graders":'),
+      { x: deep, method: { reinforcement } },
+      { method: { reinforcement: { ...reinforcement, hyperparameters: { x: deep } } } },
+      { method: { reinforcement: { ...reinforcement, response_format: deep } } },
+    ])
+      expect(() => importJob(job, { train: "a" })).toThrow("nested more than 100 levels deep");
+  });
+
+  test("criteria of an eval whose names are alike are all kept", () => {
+    const names = ["a b", "a-b", "1", "", "min"];
+    const { files } = importJob(
+      { testing_criteria: names.map((name) => ({ ...check("eq"), name })) },
+      { train: "./rows.jsonl" },
+    );
+    expect(files["train.ts"]).toContain("(a_b + a_b_ + criterion_3 + criterion_4 + min) / 5");
+    expect(files["train.ts"]!.match(/operation: "eq"/g)).toHaveLength(5);
   });
 
   test("the text of a job does not become code, and no setting is dropped silently", () => {

@@ -67,19 +67,27 @@ const scoreModel = z.strictObject({
   type: z.literal("score_model"),
   input: messagesSchema,
   model: text,
-  range: z.tuple([z.number(), z.number()]).optional(),
+  range: z
+    .tuple([z.number(), z.number()])
+    .refine(([low, high]) => low < high, "the first number is not below the second")
+    .optional(),
   sampling_params: sampling,
 });
 
-const labelModel = z.strictObject({
-  ...about,
-  type: z.literal("label_model"),
-  input: messagesSchema,
-  model: text,
-  labels: z.array(text).min(1),
-  passing_labels: z.array(text).min(1),
-  sampling_params: sampling,
-});
+const labelModel = z
+  .strictObject({
+    ...about,
+    type: z.literal("label_model"),
+    input: messagesSchema,
+    model: text,
+    labels: z.array(text).min(1),
+    passing_labels: z.array(text).min(1),
+    sampling_params: sampling,
+  })
+  .refine(({ labels, passing_labels }) => passing_labels.every((label) => labels.includes(label)), {
+    path: ["passing_labels"],
+    error: "one of them is not in labels",
+  });
 
 const python = z.strictObject({ ...about, type: z.literal("python"), source: text });
 

@@ -19,7 +19,7 @@ const sampleParts = ["output_text", "output_json", "output_tools", "choices"];
 export function compileTemplate(template: string): (values: Namespaces) => string {
   const pieces = template
     .split(/\{\{(.*?)\}\}/s)
-    .map((piece, index) => (index % 2 === 0 ? piece : toPath(piece, template)));
+    .map((piece, index) => (index % 2 === 0 ? asText(piece) : toPath(piece, template)));
   return (values) =>
     pieces
       .map((piece) => {
@@ -35,12 +35,19 @@ export function compileTemplate(template: string): (values: Namespaces) => strin
       .join("");
 }
 
+/** `{{ item.answer }` would be compared as it is. */
+function asText(piece: string): string {
+  const open = /\{\{\s*(item|sample)\b.{0,40}/.exec(piece);
+  if (open !== null) throw new UserError(`${open[0]} is not closed by }}`);
+  return piece;
+}
+
 function toPath(reference: string, template: string): string[] {
   const text = reference.trim();
   if (!/^\w+(\.[\w-]+|\[\d+\]|\[(["'])[^"']+\2\])*$/.test(text)) {
     throw new UserError(`{{${reference}}} is not a reference such as {{ item.answer }} or {{ sample.output_text }}`);
   }
-  const path = text.split(/\.|\[["']?|["']?\]/).filter((part) => part !== "");
+  const path = [...text.matchAll(/[\w-]+|(["'])([^"']+)\1/g)].map(([part, , quoted]) => quoted ?? part);
   const [namespace, part] = path;
   if (namespace === "item") return path;
   if (namespace === "sample" && part !== undefined && sampleParts.includes(part)) return path;

@@ -237,13 +237,14 @@ describe("consoleSubscriber", () => {
     expect(out.written).not.toContain("\x1b");
   });
 
-  it.each([
-    [[], ["failed: no reward", ""]],
-    [[terminal(60)], ["the run failed", ""]],
-  ])("prints a failure once: errors on the same screen follow (%#)", (others, lines) => {
+  it("leaves the reason of a failure to the error that follows", () => {
     const out = terminal();
-    consoleSubscriber({ out, others, now: () => 0 }).event({ type: "run-end", reason: "failed", text: "no reward" });
-    expect(out.screen()).toEqual(lines);
+    consoleSubscriber({ out, others: [], now: () => 0 }).event({
+      type: "run-end",
+      reason: "failed",
+      text: "no reward",
+    });
+    expect(out.screen()).toEqual(["the run failed", ""]);
   });
 
   it("reports a long wait in a pipe at growing intervals", () => {

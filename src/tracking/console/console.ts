@@ -87,11 +87,7 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
       if (event.type === "run-end") {
         ended = true;
         stop();
-        for (const text of [
-          ...summary(progress, now(), live ? width() : 80, styles),
-          ...lastLines(event, others.length > 0),
-        ])
-          print(text);
+        for (const text of [...summary(progress, now(), live ? width() : 80, styles), ...lastLines(event)]) print(text);
         return;
       }
       if (live && !ended) line ??= liveLine([out, ...others]);
@@ -132,9 +128,9 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   }
 }
 
-/** A run that succeeded ends with its report only. The error of a failed run follows on the same screen. */
-function lastLines(event: Extract<RunEvent, { type: "run-end" }>, showsErrors: boolean): readonly string[] {
-  if (event.reason === "failed" && showsErrors) return ["the run failed"];
+/** A run that succeeded ends with its report only. The error of a failed run follows on standard error, and is in the run's log. */
+function lastLines(event: Extract<RunEvent, { type: "run-end" }>): readonly string[] {
+  if (event.reason === "failed") return ["the run failed"];
   if (event.reason === "done" && event.text === undefined) return event.report ?? [];
   return [describeEvent(event) ?? ""];
 }
