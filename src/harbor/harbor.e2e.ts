@@ -107,12 +107,12 @@ test.skipIf(typeof engine === "string" || !nightly)(
       "replaces the shell",
     ];
     expect(asRoot).toMatchObject({
-      problems: [hacked(shell)],
-      rewards: { nop: 0, oracle: 1, [writes]: 0, [programs]: 0, [shell]: 1 },
+      problems: [],
+      rewards: { nop: 0, oracle: 1, [writes]: 0, [programs]: 0, [shell]: null },
     });
     expect(hackable).toMatchObject({
-      problems: ["its solution earns 0", hacked(programs), hacked(shell)],
-      rewards: { nop: 0, oracle: 0, [writes]: 0, [programs]: 1, [shell]: 1 },
+      problems: ["its solution earns 0", hacked(programs)],
+      rewards: { nop: 0, oracle: 0, [writes]: 0, [programs]: 1, [shell]: null },
     });
     expect(fine).toMatchObject({
       problems: [],

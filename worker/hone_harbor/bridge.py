@@ -6,6 +6,7 @@ Reports: {"event"} | {"log", "phase"}
 
 import asyncio
 import os
+import re
 import sys
 
 os.environ.setdefault("HARBOR_TELEMETRY", "0")
@@ -48,6 +49,9 @@ done; if [ -z "$left" ]; then
 fi; kill -KILL $left 2>/dev/null; done; kill -CONT -1 2>/dev/null; echo "$left"; exit 9"""
 )
 
+# What runs a verifier before any program of its task does, in a line of the engine's `diff`.
+SHELL = re.compile(r"[AC] ((?:/usr)?/bin/(?:ba|da)?sh|/etc/ld\.so\.preload)")
+
 
 class Guard:
     """Ends the agent's processes when its time is over, and what it has left before anything is verified."""
@@ -55,6 +59,7 @@ class Guard:
     def __init__(self, trial, request):
         self.trial, self.request = trial, request
         self.kept, self.container, self.timer, self.ending = "", None, None, asyncio.Lock()
+        self.shells = set()
 
     async def shell(self, script, **variables):
         """As root in the container. On this machine by the engine itself, which takes half a second less than compose."""
@@ -76,6 +81,13 @@ class Guard:
         _, state = await self.engine("inspect", "--format", "{{.State.Running}}", self.container)
         return state.strip() == "true"
 
+    async def changed_shells(self):
+        """Seen from outside the container: a shell that the agent replaced would not tell."""
+        if self.container is None:
+            return set()
+        _, lines = await self.engine("diff", self.container)
+        return {match[1] for line in lines.splitlines() if (match := SHELL.fullmatch(line))}
+
     async def start(self, _):
         send(id=self.request["id"], event="agent-start")
         kind = self.trial.config.environment.type
@@ -86,6 +98,7 @@ class Guard:
             self.container = found.strip() or None
         _, processes = await self.shell(LIST)
         self.kept = " ".join(processes.split())
+        self.shells = await self.changed_shells()
         if (seconds := self.trial.agent_timeout_sec) is not None:
             self.timer = asyncio.create_task(self.end_in_time(seconds + 0.5))
 
@@ -104,8 +117,11 @@ class Guard:
         is_over = sys.exc_info()[0] is not None
         if self.timer is not None and not self.timer.done():
             self.timer.cancel()
-        code, left = await self.end_all() if self.request.get("guard", True) or is_over else (0, "")
+        guarded = self.request.get("guard", True)
+        code, left = await self.end_all() if guarded or is_over else (0, "")
         await asyncio.to_thread(logs.clean, self.trial.paths)
+        if guarded and (replaced := await self.changed_shells() - self.shells):
+            raise NonZeroAgentExitCodeError(f"the agent replaced {', '.join(sorted(replaced))}, which starts the verifier")
         if code != 0:
             # In a container that goes on, the agent has broken the shell. Killed: 137.
             broken = code != 137 and await self.is_running()

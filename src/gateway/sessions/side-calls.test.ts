@@ -30,6 +30,12 @@ test("a new conversation that quotes a reply is compacted; one that does not is 
   expect(sideCalls.classify([user("Summarize.")], [])).toEqual(side);
   sideCalls.answered("side", reply(`${summary}\n`));
   expect(sideCalls.classify([system("You code."), user("Fix it again.")], tools)).toEqual({});
-  for (const quote of [[user(`So far: ${summary} Go on.`)], [user("So far?"), toMessage(reply(summary)), user("Go on.")]])
+  const changed = { ...toMessage(reply("I look into the folder of the tests, all of them.")), toolCalls: [] };
+  sideCalls.answered(undefined, { ...reply(changed.content as string), toolCalls: [{ name: "bash", arguments: {} }] });
+  expect(sideCalls.classify([system("You code."), user("Fix it."), changed], tools)).toEqual({});
+  for (const quote of [
+    [user(`So far: ${summary} Go on.`)],
+    [user("So far?"), toMessage(reply(summary)), user("Go on.")],
+  ])
     expect(sideCalls.classify([system("You code."), ...quote], tools)).toEqual({ compacted: true });
 });

@@ -24,8 +24,8 @@ export function createSideCalls(): SideCalls {
   /** The system prompt and the tools of the agent's own first call. */
   let own: string | undefined;
   const ownReplies = new Set<string>();
-  /** Texts of all replies, which may be summaries. */
-  const texts = new Set<string>();
+  /** Texts of all replies, which may be summaries, and whether a side call gave them. */
+  const texts = new Map<string, boolean>();
 
   return {
     classify(messages, tools) {
@@ -36,14 +36,16 @@ export function createSideCalls(): SideCalls {
       own ??= identity;
       if (!continues && identity !== own) return { role: sideRoles.subagent };
       if (continues || ownReplies.size === 0) return {};
-      // Some agents keep the summary as a reply, others put it into a message of the user.
-      const quotes = [...texts].some((text) => messages.some(({ content }) => textOf(content).includes(text)));
+      // A reply of the agent's own among the replies is no summary: its calls were changed.
+      const quotes = [...texts].some(([text, isSide]) =>
+        messages.some(({ role, content }) => (isSide || role !== "assistant") && textOf(content).includes(text)),
+      );
       return quotes ? { compacted: true } : {};
     },
     answered(role, reply) {
       if (role === undefined) ownReplies.add(signature(reply));
       const text = reply.content.trim();
-      if (text.length >= shortestSummary) texts.add(text);
+      if (text.length >= shortestSummary) texts.set(text, role !== undefined);
     },
   };
 }
