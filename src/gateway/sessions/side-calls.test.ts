@@ -31,7 +31,10 @@ test("a new conversation that quotes a reply is compacted; one that does not is 
   sideCalls.answered("side", reply(`${summary}\n`));
   expect(sideCalls.classify([system("You code."), user("Fix it again.")], tools)).toEqual({});
   const changed = { ...toMessage(reply("I look into the folder of the tests, all of them.")), toolCalls: [] };
-  sideCalls.answered(undefined, { ...reply(changed.content as string), toolCalls: [{ name: "bash", arguments: {} }] });
+  sideCalls.answered(undefined, {
+    ...reply(changed.content as string),
+    toolCalls: [{ id: "1", name: "bash", arguments: {} }],
+  });
   expect(sideCalls.classify([system("You code."), user("Fix it."), changed], tools)).toEqual({});
   for (const quote of [
     [user(`So far: ${summary} Go on.`)],
