@@ -120,8 +120,8 @@ const oddPaths = [
 const keys = [...configKeys.keys()];
 const flags = [...flagDescriptions.keys()];
 
-/** Words that would start another process or wait for the network. */
-const excluded = /^(-m|--multirun|.*MULTIRUN.*|.*tinker.*|.*wandb.*|.*mlflow.*|.*trackio.*)$/s;
+/** Words that would start another process, wait for the network, or remove images of this machine. */
+const excluded = /^(clean|-m|--multirun|.*MULTIRUN.*|.*tinker.*|.*wandb.*|.*mlflow.*|.*trackio.*)$/s;
 
 const all = await program(commandNames);
 

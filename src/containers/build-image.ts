@@ -33,8 +33,8 @@ export function buildImage(engine: Engine, folder: string, timeoutSeconds: numbe
   const content = contentHash(folder).slice(0, 20);
   const known = building.get(content) ?? build(engine, folder, content, timeoutSeconds);
   building.set(content, known);
-  known.catch(() => building.delete(content));
-  return known;
+  // `hone tasks clean` may remove it at any time, so the next call looks again.
+  return known.finally(() => building.delete(content));
 }
 
 async function build(engine: Engine, folder: string, content: string, timeoutSeconds: number): Promise<string> {
