@@ -8,7 +8,9 @@ export interface TextMeter {
   measure(sequences: readonly Sequence[]): { tokens: number; bytes: number };
 }
 
-export const bitsPerByte = (nats: number, bytes: number): number => nats / Math.LN2 / bytes;
+/** Nothing if there is no text. */
+export const bitsPerByte = (name: string, nats: number, bytes: number): Record<string, number> =>
+  bytes === 0 ? {} : { [name]: nats / Math.LN2 / bytes };
 
 export function openTextMeter({ decode }: Chat): TextMeter {
   const known = new Map<number, boolean>();

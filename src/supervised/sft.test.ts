@@ -59,6 +59,17 @@ describe("sft", () => {
     expect(validated.at(-1)!["val/loss"]).toBeLessThan(1);
   });
 
+  it("has no bits per byte of rows without text", async () => {
+    const { eosId } = openToy().chat;
+    const row = { input_ids: [eosId, eosId], labels: [-100, eosId] };
+    const { history } = await train(sft({ data: fromRows("rows", [row]), config }), {
+      engine: openToy(),
+      overrides: inFolder(newFolder(), "data.train_batch_size=1"),
+    });
+    expect(history[0]!.metrics["sft/nll"]).toBeCloseTo(Math.log(8), 6);
+    expect(history[0]!.metrics).not.toHaveProperty("sft/bits_per_byte");
+  });
+
   it("gives the same run regardless of the operation at which it is killed", { timeout: 60_000 }, async () => {
     const experiment = () => sft({ data, validation, config });
     const whole = newFolder();

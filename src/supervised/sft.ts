@@ -90,7 +90,7 @@ async function learnRows(
   const { "sft/text_nll": nats, ...metrics } = update.metrics;
   if (nats !== undefined) {
     const { tokens, bytes } = meter.measure(batch.sequences);
-    metrics["sft/bits_per_byte"] = bitsPerByte(nats * tokens, bytes);
+    Object.assign(metrics, bitsPerByte("sft/bits_per_byte", nats * tokens, bytes));
   }
   return { ...update, metrics: { ...metrics, "sft/tokens": batch.totals.tokens } };
 }
@@ -123,7 +123,7 @@ async function measureRows(
   return {
     "val/log_likelihood": -loss,
     "val/loss": loss,
-    "val/bits_per_byte": bitsPerByte(sums.text, sums.bytes),
+    ...bitsPerByte("val/bits_per_byte", sums.text, sums.bytes),
     "val/tokens": sums.tokens,
   };
 }
