@@ -1,4 +1,7 @@
-/** Examples, then rewards: a model that never earns a reward learns the answer's form from 48 rows, then the task from rewards. */
+/**
+ * Examples, then rewards: a model that never earns a reward learns the answer's form from 48 rows, then the task from rewards. If TEACHER
+ * names a model that can do it, a stage between learns from this model.
+ */
 import { defineExperiment, fromRows, generated, randomInteger, sft, singleTurn, trainStages } from "hone-rl";
 
 const numbers = (name: string, size: number) =>
@@ -36,13 +39,37 @@ export const imitation = sft({
   },
 });
 
-export const rewards = defineExperiment({
+const task = {
   train: numbers("stages", 4096),
   validation: numbers("stages-validation", 32),
   workflow: singleTurn({
     prompt: question,
     reward: (row, reply) => Number(reply.text.trim() === answer(row)),
   }),
+};
+const data = { train_batch_size: 8, val_batch_size: 32, max_prompt_length: 128, max_response_length: 12 };
+
+const taughtBy = (teacher: string) =>
+  defineExperiment({
+    ...task,
+    config: {
+      model,
+      distillation: {
+        enabled: true,
+        teacher_models: { teacher: { model_path: teacher } },
+        distillation_loss: { loss_mode: "forward_kl_topk", topk: 20 },
+      },
+      rllm: {
+        rollout: { n: 2 },
+        trainer: { experiment_name: "stages-teacher", total_batches: 6, test_freq: 0, save_freq: 0 },
+      },
+      training: { learning_rate: 3e-4 },
+      data,
+    },
+  });
+
+export const rewards = defineExperiment({
+  ...task,
   config: {
     model,
     rllm: {
@@ -50,11 +77,13 @@ export const rewards = defineExperiment({
       trainer: { experiment_name: "stages-rl", total_batches: 24, test_freq: 0, save_freq: 8 },
     },
     training: { learning_rate: 3e-4 },
-    data: { train_batch_size: 8, val_batch_size: 32, max_prompt_length: 128, max_response_length: 12 },
+    data,
   },
 });
 
+const { TEACHER } = process.env;
 await trainStages("runs/stages", [
   { name: "sft", experiment: imitation },
+  ...(TEACHER === undefined ? [] : [{ name: "teacher", experiment: taughtBy(TEACHER) }]),
   { name: "rl", experiment: rewards },
 ]);
