@@ -102,7 +102,7 @@ export async function removeProjects(engine: Engine, isRemoved: (project: string
 export function removeProjectsNow(name: EngineName, isRemoved: (project: string) => boolean): void {
   const commands = removal(name, isRemoved);
   for (let next = commands.next(); !next.done; ) {
-    const { status, stdout, stderr } = spawnSync(name, next.value, { encoding: "utf8" });
+    const { status, stdout, stderr } = spawnSync(name, next.value, { encoding: "utf8", timeout: 60_000 });
     next = commands.next({ exitCode: status ?? 1, stdout: stdout ?? "", stderr: stderr ?? "" });
   }
 }

@@ -70,7 +70,11 @@ function ownFolder(): string {
   if (folder !== undefined) return folder;
   const own = temporaryFolder("hone-harbor-");
   process.once("exit", () => {
-    for (const [name, engine] of unfinished) if (engine) removeProjectsNow(engine.name, isOf(name));
+    try {
+      for (const [name, engine] of unfinished) if (engine) removeProjectsNow(engine.name, isOf(name));
+    } catch (error) {
+      process.stderr.write(`${(error as Error).message}; the next run removes what is left\n`);
+    }
     rmSync(own, { recursive: true, force: true });
   });
   folder = own;

@@ -145,12 +145,16 @@ export function removeLeftCgroups(isLeft: (name: string) => boolean): void {
 
 /** New processes are refused first, since a fork bomb would outrun this. */
 function killMembers(folders: readonly string[]): void {
-  for (const limit of folders.map((folder) => join(folder, "pids.max"))) {
-    if (existsSync(limit)) writeFileSync(limit, "0", { flag: "r+" });
-  }
   for (const folder of folders) {
-    for (const pid of read(join(folder, "cgroup.procs")).split("\n").filter(Boolean)) kill(Number(pid));
+    try {
+      writeFileSync(join(folder, "pids.max"), "0", { flag: "r+" });
+    } catch {
+      // Another resource's cgroup, of another user, or already removed.
+    }
   }
+  // A process outside of this process's namespace is listed as 0, which would be this process's own group.
+  const members = folders.flatMap((folder) => read(join(folder, "cgroup.procs")).split("\n").map(Number));
+  for (const pid of members) if (pid > 0) kill(pid);
 }
 
 function create({ kind, parent }: Home, name: string, limits: SandboxLimits): string | undefined {

@@ -105,9 +105,9 @@ async function launch([launcher, ...args]: [string, ...string[]], running: Runni
       ...rest,
     };
   } finally {
-    if (child.exitCode === null && child.signalCode === null) endAll(running.cgroup, family);
+    const runs = child.exitCode === null && child.signalCode === null;
     // At level `process` without a subreaper (not on Linux) a process may have left its group.
-    else if (level === "process") endAll(running.cgroup, family);
+    if (runs || level === "process") endAll(running.cgroup, family);
     for (const stream of child.stdio) stream?.destroy();
   }
 }
