@@ -1,11 +1,11 @@
 #!/usr/bin/env node
 /**
- * `npm test` runs every check: types, the page's types, lint, unused code, unit tests, slow ones, the worker's tests, some of them
- * again on a simulated device, the agents of examples/agents, end-to-end tests. It sets up what is missing meanwhile. All run even
- * when one fails.
+ * `npm test` runs every check: types, the page's types, lint, unused code, the site, unit tests, slow ones, the worker's tests, some
+ * of them again on a simulated device, the agents of examples/agents, end-to-end tests. It sets up what is missing meanwhile. All
+ * run even when one fails.
  *
  *     npm test -- quick         types, page, lint, unused, unit, and one training run
- *     npm test -- nightly       also the tests that take too long for each change, fuzz tests for a minute each, Node 22 and 24, and the site
+ *     npm test -- nightly       also the tests that take too long for each change, fuzz tests for a minute each, and Node 22 and 24
  *     npm test -- types unit    these checks
  */
 import { spawn } from "node:child_process";
@@ -54,6 +54,7 @@ const checksWith = (python) => ({
   page: [...tool("typescript/bin/tsc"), "-p", "web"],
   lint: [...tool("@biomejs/biome/bin/biome"), "check", "."],
   unused: [...tool("knip/bin/knip.js"), "--no-progress"],
+  site: [process.execPath, join(packageRoot, "scripts/maintain/site.mjs")],
   unit: vitest("--project", "unit", "--project", "unit-alone"),
   slow: vitest("--project", "unit-slow"),
   run: vitest("--project", "e2e", "src/cli/train.e2e.ts", "-t", "raises the reward of a real model"),
@@ -65,7 +66,6 @@ const checksWith = (python) => ({
   ],
   agents: vitest("--project", "agents"),
   e2e: vitest("--project", "e2e"),
-  site: [process.execPath, join(packageRoot, "scripts/maintain/site.mjs")],
 });
 /** Nightly: the unit tests and the starters (`npm create hone-rl`) on the newer versions of Node. */
 const onOtherNodes = /** @type {Readonly<Record<string, { version: string, args: string[] }>>} */ ({
@@ -93,8 +93,6 @@ async function commandOf(name, python, longer) {
   return [await prepareNodeVersion(other.version), ...vitest(...other.args).slice(1)];
 }
 const needPython = ["run", "worker", "device", "e2e"];
-/** The site takes half a minute and 150 MB of packages; its links, commands and types are unit tests. */
-const onlyNightly = ["site", ...Object.keys(onOtherNodes)];
 const quick = ["types", "page", "lint", "unused", "unit", "run"];
 
 /** @param {string[]} args */
@@ -109,7 +107,7 @@ function chosenChecks(args) {
     });
   // `e2e` contains `run`.
   if (asked.length === 0) {
-    return names.filter((name) => name !== "run" && (args.includes("nightly") || !onlyNightly.includes(name)));
+    return names.filter((name) => name !== "run" && (args.includes("nightly") || !(name in onOtherNodes)));
   }
   return names.filter((name) => asked.includes(name) || (asked.includes("quick") && quick.includes(name)));
 }
