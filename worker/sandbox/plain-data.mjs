@@ -18,6 +18,7 @@ export function encode(value, packObject) {
     if (value instanceof Map) return { map: again(Map.prototype.entries.call(value)) };
     if (value instanceof Set) return { set: again(Set.prototype.values.call(value)) };
     if (value instanceof Date) return { date: Date.prototype.getTime.call(value) };
+    if (value instanceof RegExp) return { regexp: [`${value.source}`, `${value.flags}`] };
     const prototype = Object.getPrototypeOf(value);
     if (prototype === Object.prototype || prototype === null) {
       const entries = Object.entries(value);
@@ -40,6 +41,7 @@ export function decode(value, unpackObject) {
   const items = decode(content, unpackObject);
   if (tag === "map") return new Map(items);
   if (tag === "set") return new Set(items);
+  if (tag === "regexp") return new RegExp(...items);
   if (tag === "record") return Object.fromEntries(items);
   throw new TypeError(`unknown tag ${tag}`);
 }

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 LIMIT = 2**53
 
@@ -37,6 +38,8 @@ def encode(value, pack_object):
         return {"bytes": value.hex()}
     if kind is complex:
         return {"complex": again([value.real, value.imag])}
+    if kind is re.Pattern:
+        return {"pattern": [encode(value.pattern, refuse), value.flags]}
     if issubclass(kind, str):
         return str.__str__(value)
     for base in (int, float, complex, list, tuple, set, frozenset, dict, bytes):
@@ -68,6 +71,8 @@ def decode(value, unpack_object):
     items = [decode(item, unpack_object) for item in content]
     if tag == "complex":
         return complex(*items)
+    if tag == "pattern":
+        return re.compile(items[0], items[1] & ~re.DEBUG)  # which would print
     return {"tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict}[tag](items)
 
 

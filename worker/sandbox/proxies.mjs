@@ -6,10 +6,10 @@
  */
 import { decode, encode } from "./plain-data.mjs";
 
-const plainTypes = [Array, String, Number, Boolean, BigInt, Map, Set, Date, Object];
-// Newer methods of sets, and other usual names of comparisons.
+const plainTypes = [Array, String, Number, Boolean, BigInt, Map, Set, Date, RegExp, Object];
+// Newer methods of sets, and usual names of comparisons.
 const morePlainNames =
-  "union intersection difference symmetricDifference isSubsetOf isSupersetOf isDisjointFrom equals equal eq isEqual contains matches";
+  "union intersection difference symmetricDifference isSubsetOf isSupersetOf isDisjointFrom equals equal eq isEqual same sameAs isSame isClose compare contains matches";
 const plainNames = new Set([
   ...plainTypes.flatMap(({ prototype }) => Object.getOwnPropertyNames(prototype)),
   ...morePlainNames.split(" "),

@@ -10,9 +10,10 @@ import threading
 
 from plain_data import NotPlain, decode, encode, from_line, to_line
 
-PLAIN_TYPES = (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict)
-# With other usual names of comparisons.
-PLAIN_NAMES = {name for kind in PLAIN_TYPES for name in dir(kind)} | set("equals equal eq is_equal contains matches".split())
+PLAIN_TYPES = (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, re.Pattern)
+# Of the library's types, and what programs call such methods.
+COMPARISONS = "equals equal eq is_equal same same_as is_same isclose is_close compare contains matches overlaps is_relative_to samefile subnet_of"
+PLAIN_NAMES = {name for kind in PLAIN_TYPES for name in dir(kind)} | set(COMPARISONS.split())
 PLAIN_ATTRIBUTES = {"real", "imag", "numerator", "denominator"}
 # They pass no data that the test expects: it adds the arguments, or passes none.
 ADDING = {"append", "extend", "insert", "add", "update", "discard"}

@@ -82,6 +82,8 @@ test.each<[string, "python" | "javascript", string]>([
   ["not (square(2) - {1, 2})", "python", "__sub__ = lambda *a: set()"],
   ["5 in square(2)", "python", "__contains__ = lambda *a: True"],
   ["square(2).startswith('abc')", "python", "startswith = lambda *a: True"],
+  ["square(2).fullmatch('abc')", "python", "fullmatch = lambda *a: True"],
+  ["square(2).same_as(4)", "python", "same_as = lambda *a: True"],
   ["all(map(lambda x: square(x) == x * x, [1, 2]))", "python", "__init__ = lambda self: next(iter(()))"],
   [
     "len(square(2)) == 2 and all(a == b for a, b in zip(square(2), [4, 9]))",
@@ -90,6 +92,7 @@ test.each<[string, "python" | "javascript", string]>([
   ],
   ["square(2).includes('abc')", "javascript", "includes() { return true; }"],
   ["square(2).has(5)", "javascript", "has() { return true; }"],
+  ["square(2).test('abc')", "javascript", "test() { return true; }"],
   [
     "[4, 9].every((x, i) => square(2)[i] === x)",
     "javascript",
@@ -126,7 +129,7 @@ test("a program cannot define the Counter that a test compares with", async () =
 
 test("tests use functions, classes, generators, exceptions and changed arguments of the program", async () => {
   const code = `
-import math, collections
+import math, collections, re
 class Stack:
   def __init__(self, items=()): self.items = list(items)
   def push(self, item): self.items.append(item)
@@ -143,6 +146,7 @@ def fail(x): raise ValueError("bad " + str(x))
 def both(x, *, y=(1, 2)): return x, y, {x}, {1: (x,)}, b"b", None, 10**30, float("inf")
 def count(text): return collections.Counter(text)
 def top(stack): return stack[-1]
+def word(): return re.compile("[a-z]+", re.I)
 `;
   const wanted = `
 import itertools
@@ -160,6 +164,7 @@ except ValueError as error:
   assert str(error) == "bad 5"
 assert both("x") == ("x", (1, 2), {"x"}, {1: ("x",)}, b"b", None, 10**30, math.inf)
 assert count("aab") == {"a": 2, "b": 1}
+assert word().fullmatch("aB") and not word().match("1")
 def check(candidate):
   assert candidate("aab")["a"] == 2
 check(count)
@@ -170,7 +175,8 @@ class Stack { items = []; push(x) { this.items.push(x); return this; } get size(
 function* count(n) { for (let i = 0; i < n; i++) yield i; }
 const order = (items) => { items.sort(); };
 const later = async (x) => new Map([[x, new Set([1n, undefined, -0])]]);
-const fail = () => { throw new RangeError("bad"); };`;
+const fail = () => { throw new RangeError("bad"); };
+const word = () => /^[a-z]+$/i;`;
   const checks = `
 const stack = new Stack().push(1).push(2);
 assert.equal(stack.size, 2);
@@ -179,6 +185,7 @@ const items = ["b", "a"];
 order(items);
 assert.deepEqual(items, ["a", "b"]);
 assert.deepStrictEqual(await later("x"), new Map([["x", new Set([1n, undefined, -0])]]));
-assert.throws(() => fail(), RangeError);`;
+assert.throws(() => fail(), RangeError);
+assert(word().test("aB") && !word().test("1"));`;
   expect(await grade(javascript, { code: checks }, "javascript")).toMatchObject({ reward: 1 });
 });
