@@ -16,7 +16,7 @@ import {
 } from "yaml";
 import type { Mistake } from "../mistakes.ts";
 import type { Entry, Node } from "../tree/node.ts";
-import { type Origin, oneLine } from "../tree/origin.ts";
+import { type Origin, oneLine, originText } from "../tree/origin.ts";
 import { readScalar } from "./scalars.ts";
 
 /** A larger file is not a configuration; its name was probably given by mistake. */
@@ -118,13 +118,14 @@ function parseOne(text: string, lineCounter: LineCounter, complain: Reader["comp
   return documents[0]?.contents;
 }
 
-/** `file:line:column`, or the flag verbatim. */
+/** `file:line:column`, or the flag verbatim. Of a synchronized key, those of the key that was set. */
 export function positionText(origin: Origin): string {
   if (origin.kind === "reference") return positionText(origin.at);
+  if (origin.kind === "synced") return positionText(origin.of);
   if (origin.kind === "file") {
     return `${oneLine(origin.file)}:${origin.line}:${origin.column}`;
   }
-  return origin.kind === "override" || origin.kind === "flag" ? oneLine(origin.text) : "the script's config";
+  return origin.kind === "override" || origin.kind === "flag" ? oneLine(origin.text) : originText(origin);
 }
 
 function syntaxMessage(code: string, message: string): string {

@@ -77,6 +77,13 @@ test.each(forwardedKeys)("%s is forwarded to %s, which wins if it is set", (from
   expect(said(both)).toEqual([["conflict", from, to]]);
 });
 
+test("a mistake in verl's name of a key is reported where it was set", () => {
+  const overrides = ["rllm/backend=verl", "actor_rollout_ref.actor.optim.lr=x"];
+  expect(() => composeConfig({ overrides })).toThrow(
+    'actor_rollout_ref.actor.optim.lr=x: training.learning_rate expects number >= 0, got "x"',
+  );
+});
+
 test("a later layer wins under either name", () => {
   const input = { data: { train_batch_size: 16 }, rllm: { trainer: { total_epochs: 2 } } };
   const composed = composeConfig({ input, overrides: ["rllm.data.train_batch_size=8"] });
