@@ -8,6 +8,7 @@ import { composeEngine } from "../compose-engine.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
 import { capabilities, capabilitiesWith, shardedCapabilities } from "../local/capabilities.ts";
 import { samplerType, trainingProcesses } from "../local/machine.ts";
+import { modelSource } from "../local/models.ts";
 import { localEngineOptions, type MemoryPlan, serverKey, serversOf } from "../local/options.ts";
 import {
   broadcasts,
@@ -44,6 +45,7 @@ export const local: BackendDescriptor = {
   },
   rules: ownServerRules,
   check({ config }) {
+    modelSource(config.model.name);
     if (serversOf(config)) serverKey(config);
   },
   async open({ config }, { folder, warn, trains, ...hooks }) {

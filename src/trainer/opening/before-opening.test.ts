@@ -60,6 +60,8 @@ it("a dry run names everything for which a run would stop, and exits with the co
   const wrong = ["local.processes=2", "local.sequence_parallel=3", "rllm.gateway.tunnel=tunnel", "rllm.rollout.n=3"];
   expect((await dry(...wrong, "training.resume_mode=path")).exitCode).toBe(2);
   const refused = written.splice(0);
+  expect((await dry("model.name=./no-model")).exitCode).toBe(2);
+  expect(written.splice(0).join("")).toContain("no-model does not exist; a run would stop here");
   expect((await dry()).exitCode).toBe(0);
   vi.restoreAllMocks();
   const stops = refused.filter((line) => line.includes("a run would stop here")).join("");
