@@ -81,7 +81,7 @@ export function createBaseModel(
 /** The error of every request to a model whose engine is not restarted. */
 export const engineDown = ({ name }: Pick<BaseModel, "name">, cause?: unknown): RunError =>
   new RunError(
-    `the engine of ${name} is down and is not started again, so no request to it can succeed until the server is restarted. ${cause instanceof HoneError ? [cause.message, cause.hint].filter(Boolean).join(". ") : "Its log has the cause."}`,
+    `the engine of ${name} is down and is not started again, so no request to it can succeed until the server is restarted. ${cause instanceof HoneError ? [cause.message.replace(/\.$/, ""), cause.hint].filter(Boolean).join(". ") : "Its log has the cause."}`,
     { code: "engine_down", cause },
   );
 
