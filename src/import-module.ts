@@ -129,14 +129,15 @@ async function explain(error: unknown, file: string): Promise<unknown> {
   const ours = own(renamed, notExported?.[1] ?? "");
   const known = ours === undefined ? [] : Object.keys(await import(ours));
   const [near] = nearest(notExported?.[2] ?? "", known, 1);
-  if (code === "ERR_REQUIRE_CYCLE_MODULE" || /ERROR: Top-level await/.test(error.message)) {
-    return new UserError(
-      `${file} imports a file that awaits at its top level but is not an ES module: ${error.message}`,
-      {
-        hint: 'add "type": "module" to the package.json of that file, or rename it to .mts',
-        cause: error,
-      },
-    );
+  const awaits = code === "ERR_REQUIRE_CYCLE_MODULE" || /ERROR: Top-level await/.test(error.message);
+  // Node 22: a CommonJS file requires an ES module that the script is importing.
+  const isHalfLoaded = /is from a module not been linked/.test(error.message);
+  if (awaits || isHalfLoaded) {
+    const what = awaits ? "awaits at its top level but is not an ES module" : "is not an ES module but loads one";
+    return new UserError(`${file} imports a file that ${what}: ${error.message}`, {
+      hint: 'add "type": "module" to the package.json of that file, or rename it to .mts',
+      cause: error,
+    });
   }
   const place = inside.filter((line) => /^\s+at |^(file:|\/|\w:\\).*:\d+$/.test(line) && !line.includes("node:"));
   const where = place.filter((line) => !line.includes("node_modules")).slice(0, 4);

@@ -112,6 +112,7 @@ describe("overrides", () => {
     ["=3", "the key before = is missing"],
     ["~training.epps", "unknown key training.epps; did you mean training.eps?"],
     ["learning_rate=1", "unknown key learning_rate; did you mean rllm.critic.learning_rate or training.learning_rate?"],
+    ["training.lr=1", "unknown key training.lr; did you mean training.learning_rate?"],
     ["training.lerning_rate=1", "unknown key training.lerning_rate; did you mean training.learning_rate?"],
     [
       "trainer.total_epochs=1",

@@ -89,15 +89,20 @@ describe("parameters", () => {
   });
 
   test("requested JSON is described to the model, checked and counted; strict JSON only if allowed", async () => {
-    const replies = ['{"a": 1}', '{"a": "one"}', "a is 1"];
+    // A turn that calls a tool is not an answer.
+    const call = { toolCalls: [{ name: "look", arguments: {} }] };
+    const replies = ['{"a": 1}', '{"a": "one"}', "a is 1", call];
     await open({ unenforceable: "allow", reply: () => replies.shift()! });
     const schema = { type: "object", properties: { a: { type: "number" } }, required: ["a"] };
     const format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
-    for (let call = 0; call < 3; call++) expect((await chat({ response_format: format })).status).toBe(200);
+    const tools = [{ type: "function", function: { name: "look", parameters: { type: "object", properties: {} } } }];
+    for (let asked = 0; asked < 4; asked++) {
+      expect((await chat({ response_format: format, tools })).status).toBe(200);
+    }
     expect(opened.gateway.counts()).toMatchObject({
       "gateway/json_valid": 1,
       "gateway/json_invalid": 2,
-      "gateway/unenforced/response_format.json_schema.strict": 3,
+      "gateway/unenforced/response_format.json_schema.strict": 4,
     });
     expect(opened.steps()[0]!.messages[0]).toMatchObject({
       role: "system",

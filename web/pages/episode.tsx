@@ -234,7 +234,9 @@ function Transcript({ run, episode }: { run: string; episode: EpisodeData }) {
   const own = useMemo(() => new Map(coloringNames.map((name) => [name, boundsOf(name, episode)])), [episode]);
   const ofRun = useAnswer("/api/runs/:run/scales", { run });
   const asked = parameter("color");
-  const name: ColoringName = coloringNames.find((one) => one === asked) ?? "advantage";
+  // A validation has no advantages: its tokens begin with their log-probability.
+  const first = coloringNames.find((one) => own.get(one)) ?? "advantage";
+  const name: ColoringName = coloringNames.find((one) => one === asked) ?? first;
   // The color of a token means the same in all episodes of the run, unless the reader wants to see small differences.
   const byEpisode = parameter("scale") === "episode" || ofRun.error !== undefined;
   const bounds = own.get(name) ?? null;

@@ -90,7 +90,10 @@ function filesOf(folder: string): string[] {
 function failure(error: unknown, repository: string, hubUrl: string): unknown {
   if (!(error instanceof HubApiError)) {
     if (error instanceof UserError) return error;
-    return new RunError(`${repository} could not be uploaded to ${hubUrl}: ${reasonOf(error)}`, { cause: error });
+    return new RunError(`${repository} could not be uploaded to ${hubUrl}: ${reasonOf(error)}`, {
+      hint: "check the network, then push again; HF_ENDPOINT names another address of the hub",
+      cause: error,
+    });
   }
   if (error.statusCode === 401 || error.statusCode === 403) {
     return new UserError(`the hub denied access to ${repository} (${error.statusCode})`, {

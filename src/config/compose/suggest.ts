@@ -14,15 +14,20 @@ export interface Among {
   sections?: boolean;
 }
 
+/** `lr` of `learning_rate`. */
+const initialsOf = (leaf: string) => leaf.replaceAll(/(?<=[a-z0-9])[a-z0-9]+|_/g, "");
+
 /**
- * Up to three known names similar to `name`, most likely first: names that differ by typing mistakes, and the same
- * name elsewhere in the tree (`learning_rate` -> `training.learning_rate`).
+ * Up to three known names similar to `name`, most likely first: names that differ by typing mistakes, the same name
+ * elsewhere in the tree (`learning_rate` -> `training.learning_rate`), and names with these initials in the section.
  */
 function suggestKeys(name: string, among: Among): string[] {
   const candidates = [...(among.keys ? configKeys.keys() : []), ...(among.sections ? configSections : [])];
   const scored = candidates.map((known) => {
     const leaf = nameDistance(leafOf(name), leafOf(known));
-    const elsewhere = parentOf(known) === parentOf(name) ? 0 : leaf === 0 ? 0.5 : 1.5;
+    const isHere = parentOf(known) === parentOf(name);
+    if (isHere && initialsOf(leafOf(known)) === leafOf(name)) return { known, score: -1 };
+    const elsewhere = isHere ? 0 : leaf === 0 ? 0.5 : 1.5;
     return { known, score: Math.min(nameDistance(name, known), leaf + elsewhere) };
   });
   const best = Math.min(...scored.map(({ score }) => score));

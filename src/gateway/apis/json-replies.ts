@@ -1,6 +1,6 @@
 /** Replies that should be JSON. They are sampled freely, then checked, and the results are metrics. */
 import { z } from "zod";
-import type { ChatMessage } from "../../chat/messages.ts";
+import type { ChatMessage, ParsedReply } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
 import type { CallContext, Notices } from "../calls/model-call.ts";
 import { type Body, badParameter } from "../requests/read-parameters.ts";
@@ -43,13 +43,17 @@ export function withJsonInstruction(messages: readonly ChatMessage[], format: Js
   return [{ ...first, content: `${first.content}\n\n${instruction}` }, ...rest];
 }
 
-/** What is wrong with the reply, as a clause of the rollout's failure if its agent throws. */
-export const jsonFault = (text: string, format: JsonFormat): string | undefined =>
-  matches(text, format) ? undefined : "is not the requested JSON";
+/** A reply that calls tools is not the answer that should be JSON. */
+type Answer = Pick<ParsedReply, "content" | "toolCalls">;
 
-export function countJson(text: string, format: JsonFormat, notices: Notices): void {
-  if (matches(text, format)) notices.add("json_valid", "replies are checked against the requested JSON");
-  else notices.add("json_invalid", `a reply is not the requested JSON: ${text.slice(0, 100)}`);
+/** What is wrong with the reply, as a clause of the rollout's failure if its agent throws. */
+export const jsonFault = ({ content, toolCalls }: Answer, format: JsonFormat): string | undefined =>
+  toolCalls.length > 0 || matches(content, format) ? undefined : "is not the requested JSON";
+
+export function countJson({ content, toolCalls }: Answer, format: JsonFormat, notices: Notices): void {
+  if (toolCalls.length > 0) return;
+  if (matches(content, format)) notices.add("json_valid", "replies are checked against the requested JSON");
+  else notices.add("json_invalid", `a reply is not the requested JSON: ${content.slice(0, 100) || "it is empty"}`);
 }
 
 function matches(text: string, { schema }: JsonFormat): boolean {

@@ -101,7 +101,7 @@ function readChatRequest(body: Body, context: CallContext): ChatRequest {
     model: readModel(body),
     prompt: { messages: withJsonInstruction(fromOpenaiMessages(body.messages, context.notices), json) },
     n: readNumber(body, "n", { min: 1, max: 128, integer: true }) ?? 1,
-    wrongWith: json && (({ content }) => jsonFault(cutAtStop(content, params.stop), json)),
+    wrongWith: json && ((reply) => jsonFault({ ...reply, content: cutAtStop(reply.content, params.stop) }, json)),
     params,
     topLogprobs,
     logprobs,
@@ -147,8 +147,9 @@ function choice(context: CallContext, request: ChatRequest, generated: Generated
 /** The reply without its stop string. Counts whether it is the requested JSON. */
 function clientReply({ notices }: CallContext, { params, json }: ChatRequest, { reply }: Generated): ParsedReply {
   const content = cutAtStop(reply.content, params.stop);
-  if (json) countJson(content, json, notices);
-  return content === reply.content ? reply : { ...reply, content };
+  const shown = content === reply.content ? reply : { ...reply, content };
+  if (json) countJson(shown, json, notices);
+  return shown;
 }
 
 async function streamChat(

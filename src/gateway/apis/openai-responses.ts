@@ -82,7 +82,7 @@ export async function openaiResponses(exchange: HttpExchange, body: Body, contex
   const request = readRequest(body, context);
   if (readBoolean(body, "stream")) return streamResponse(exchange, context, request);
   const [generated] = await callModel(context, request);
-  if (request.json) countJson(generated.reply.content, request.json, context.notices);
+  if (request.json) countJson(generated.reply, request.json, context.notices);
   exchange.sendJson(200, toResponse(request, generated, outputOf(context, request, generated)));
 }
 
@@ -107,7 +107,7 @@ function readRequest(body: Body, context: CallContext): ResponseRequest {
     params,
     topLogprobs,
     json,
-    wrongWith: json && (({ content }) => jsonFault(content, json)),
+    wrongWith: json && ((reply) => jsonFault(reply, json)),
     logprobs: topLogprobs > 0 || include.includes("message.output_text.logprobs"),
     metadata: readObject(body, "metadata") ?? {},
     echoed: {
@@ -244,7 +244,7 @@ async function streamResponse(exchange: HttpExchange, context: CallContext, requ
   });
   start();
   sendText(stream.end(generated.reply));
-  if (request.json) countJson(generated.reply.content, request.json, context.notices);
+  if (request.json) countJson(generated.reply, request.json, context.notices);
   const { reply } = generated;
   const wasText = reply.reasoning && !announced.has(thought.id);
   const shown = wasText ? { ...reply, reasoning: undefined, content: thoughtAsText(reply) } : reply;

@@ -58,6 +58,8 @@ it("validationLine leaves out metrics that say nothing", () => {
   expect(validationLine(validation)).toBe("validation  after step 5  reward 0.500  gsm8k/pass@1 0.250  4.2 s");
   expect(validationLine(validation, { width: 40 })).toBe("validation  reward 0.500  4.2 s");
   expect(validationLine({ ...validation, metrics: { "val/unknown": 3 } })).toContain("unknown 3");
+  const failed = { "val/reward": 0, "val/failed": 9, "val/failures/model": 9 };
+  expect(validationLine({ ...validation, metrics: failed })).toContain("failed 9  failures/model 9  4.2 s");
 });
 
 it("fit drops the heaviest part first, never exceeds the width, and colors only the rest", () => {

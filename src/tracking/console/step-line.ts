@@ -99,19 +99,20 @@ export function validationLine(
     { text: `after step ${event.step}`, weight: 2 },
   ];
   for (const [index, [name, value]] of validationValues(event.metrics).entries()) {
-    const text = `${name.slice("val/".length)} ${formatNumber(value)}`;
+    const text = `${name.slice("val/".length)} ${(isCount(name) ? formatCount : formatNumber)(value)}`;
     segments.push({ text, weight: index === 0 ? 0 : 3 + index, style: styles.accent });
   }
   segments.push({ text: formatSeconds(event.seconds), weight: 1 });
   return fit(segments, width);
 }
 
+const isCount = (name: string) => /^val\/(unknown$|failed$|failures\/)/.test(name);
+
 /** The metrics of a validation (`val/...`) without counts that are 0 and without the reward of its only source. */
 export function validationValues(metrics: Metrics): [name: string, value: number][] {
   const reward = metrics["val/reward"];
-  const counts = ["val/unknown", "val/failed"];
   return Object.entries(metrics).filter(([name, value]) => {
-    const isEmpty = counts.includes(name) && value === 0;
+    const isEmpty = isCount(name) && value === 0;
     const isRepeated = name !== "val/reward" && name.endsWith("/reward") && value === reward;
     return name.startsWith("val/") && !isEmpty && !isRepeated;
   });

@@ -47,6 +47,18 @@ export const unknownRewards: NewRule = ({ data, rllm: { agent } }) => {
   };
 };
 
+/** An agent that calls another model than the one that is trained looks like a run that works. */
+export const noModelCalls: NewRule =
+  () =>
+  ({ metrics }) => {
+    const share = (metrics["groups/dropped_trajs/no_steps"] ?? 0) / (metrics["groups/num_trajs_before_filter"] ?? 0);
+    if (!(share >= 0.5)) return undefined;
+    return (
+      `${percent(share)} of trajectories have no call of the trained model, so nothing is learned from them; ` +
+      "the agent's base URL must be gatewayBaseURL() or gateway.baseURL"
+    );
+  };
+
 /** Conversations that were split into several sequences, or dropped for that reason. */
 export const brokenConversations: NewRule =
   () =>

@@ -123,6 +123,11 @@ describe("health", () => {
       [[1, /100% of rollouts failed, most of them after replies that the agent could not use; /]],
     ],
     [
+      "an agent that calls another model",
+      course({ "groups/num_trajs_before_filter": 4, "groups/dropped_trajs/no_steps": 4 }),
+      [[1, /100% of trajectories have no call of the trained model.*gatewayBaseURL\(\)/]],
+    ],
+    [
       "unknown rewards",
       course({ "groups/num_trajs_before_filter": 128, "groups/dropped_trajs/unknown_reward": 32 }),
       [[1, /25% of trajectories have no reward/]],

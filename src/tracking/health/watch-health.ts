@@ -9,13 +9,21 @@ import {
   samplerMismatch,
   updateLost,
 } from "./learning.ts";
-import { brokenConversations, failedRollouts, noSignal, repliesCutOff, unknownRewards } from "./rollouts.ts";
+import {
+  brokenConversations,
+  failedRollouts,
+  noModelCalls,
+  noSignal,
+  repliesCutOff,
+  unknownRewards,
+} from "./rollouts.ts";
 import { type NewRule, observer } from "./rule.ts";
 
 /** Each of these explains why little is learned. */
 const causes: readonly NewRule[] = [
   gradientNotFinite,
   failedRollouts,
+  noModelCalls,
   unknownRewards,
   brokenConversations,
   repliesCutOff,

@@ -155,15 +155,19 @@ describe("a run whose rollouts all fail stops", () => {
   });
 });
 
-it("failed rollouts of one cause are two lines, not one each", () => {
+it("failed rollouts of one cause are two lines in the first step and one in later steps, not one each", () => {
   const lines: string[] = [];
-  const warnings = summarizeWarnings((text) => lines.push(text), "see the episodes of step 3");
-  for (let rollout = 0; rollout < 100; rollout++) warnings.add("agent: no", `rollout ${rollout} failed: no`);
-  warnings.add("engine: full", "rollout 7 failed: full");
-  warnings.end();
+  const reported = new Set<string>();
+  for (const step of [3, 4]) {
+    const warnings = summarizeWarnings((text) => lines.push(text), `see the episodes of step ${step}`, reported);
+    for (let rollout = 0; rollout < 100; rollout++) warnings.add("agent: no", `rollout ${rollout} failed: no`);
+    if (step === 3) warnings.add("engine: full", "rollout 7 failed: full");
+    warnings.end();
+  }
   expect(lines).toEqual([
     "rollout 0 failed: no",
     "rollout 7 failed: full",
     "99 more: agent: no (see the episodes of step 3)",
+    "100 more: agent: no (see the episodes of step 4)",
   ]);
 });

@@ -140,28 +140,35 @@ export function checkPrompts(episodes: readonly Episode[], warn: (text: string) 
   warn(`${text}; ${hint}`);
 }
 
-/** Reports warnings of many rollouts once per cause: the first in full, the others as a count. */
+/** Reports warnings of many rollouts once per cause: the first of the run in full, the others as a count. */
 export interface WarningSummary {
   /**
    * @param cause in words, e.g. the kind of failure and its message
    * @param key equal for warnings that are counted together
    */
   add(cause: string, text: string, key?: string): void;
-  /** Reports the causes that came more than once. */
+  /** Reports the number of the others. */
   end(): void;
 }
 
-/** @param where the others can be found, e.g. "the episodes of step 3 have the details" */
-export function summarizeWarnings(warn: (text: string) => void, where: string): WarningSummary {
+/**
+ * @param where the others can be found, e.g. "the episodes of step 3 have the details"
+ * @param reported keys of warnings that the run has reported in full before
+ */
+export function summarizeWarnings(
+  warn: (text: string) => void,
+  where: string,
+  reported = new Set<string>(),
+): WarningSummary {
   const found = new Map<string, { cause: string; more: number }>();
   return {
     add(cause, text, key = cause) {
+      const isFirst = !reported.has(key);
+      if (isFirst) warn(text);
+      reported.add(key);
       const known = found.get(key);
       if (known !== undefined) known.more++;
-      else {
-        found.set(key, { cause, more: 0 });
-        warn(text);
-      }
+      else found.set(key, { cause, more: isFirst ? 0 : 1 });
     },
     end() {
       for (const { cause, more } of found.values()) {

@@ -126,6 +126,8 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
     });
   }
 
+  const reported = new Set<string>();
+
   async function attempt(
     collection: Collection,
     beside: Beside | undefined,
@@ -133,7 +135,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
   ): Promise<Episode[]> {
     const { purpose, tasks, rollouts, step, draw = step, firstRollout = 0, again = 0 } = collection;
     const client = openClient(collection, beside?.queue);
-    const warnings = summarizeWarnings(warn, `step ${step}; details are in its file in episodes/`);
+    const warnings = summarizeWarnings(warn, `step ${step}; details are in its file in episodes/`, reported);
     live.add(client);
     emit({ type: "rollouts-queued", step, purpose, tasks: queuedTasks(tasks, firstRollout, rollouts) });
     try {
@@ -166,8 +168,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           warnings.add(`retries after ${cause}`, text, `retry ${failure.kind} ${causeOf(failure)}`);
         },
         onFailure: ({ taskId, rollout, failure, reward }) => {
-          const worth =
-            reward === null ? "its reward is unknown" : `its reward is ${reward} (rllm.workflow.on_agent_error)`;
+          const worth = reward === null ? "unknown reward" : `reward ${reward} by rllm.workflow.on_agent_error`;
           const cause = `${failureNames[failure.kind]} (${worth}): ${failure.message}`;
           const text = `rollout ${rollout} of ${taskId} ended with ${cause}`;
           warnings.add(`rollouts ended with ${cause}`, text, `end ${failure.kind} ${worth} ${causeOf(failure)}`);
