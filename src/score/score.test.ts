@@ -256,6 +256,20 @@ describe("hone score", () => {
     const found = await run(experiment as never, await openProvider(`${busy.url}/v1#m`), { tasks: 1, rollouts: 1 });
     expect(found.usage).toMatchObject({ calls: 1, retries: 1 });
   });
+
+  test("a provider that fails after some rollouts, or Ctrl-C: those that have ended are reported", async () => {
+    const failing = await serve((_body, _request, call) => (call > 5 ? 403 : completion("3")));
+    const provider = await openProvider(`${failing.url}/v1#m`);
+    const found = await run(experiment as never, provider, { concurrency: 1 });
+    expect(found).toMatchObject({ rollouts: 5, reward: { mean: 0.8 } });
+    expect(reportScore(found)[1]).toMatch(/^stopped after 5 of 16 rollouts: .* answered 403/);
+    const stop = new AbortController();
+    const patient = await openProvider(`${(await serve(() => completion("3"))).url}/v1#m`);
+    const onEpisode = (ended: number) => ended === 3 && stop.abort(new Error("interrupted"));
+    const interrupted = await run(experiment as never, patient, { concurrency: 1, signal: stop.signal, onEpisode });
+    expect(interrupted.stopped).toBe("stopped after 3 of 16 rollouts: interrupted");
+    expect(readFileSync(join(interrupted.folder, "metrics.jsonl"), "utf8")).toContain('"score/calls":3');
+  });
 });
 
 test.each<[string, object, string]>([

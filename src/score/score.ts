@@ -1,4 +1,5 @@
 /** `hone score`: runs tasks of an experiment with a hosted model, to see whether its reward can teach anything. */
+import { rmSync } from "node:fs";
 import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
 import type { Sample, SampleOptions, SampleRequest, Sampler } from "../backends/engine.ts";
 import type { ComposedConfig } from "../config/compose.ts";
@@ -34,7 +35,7 @@ export interface ScoreOptions {
 const unlimited = 2 ** 40;
 
 /**
- * Writes a run folder with one validation, that of step 0.
+ * Writes a run folder with one validation, that of step 0. If it is stopped, the rollouts that have ended are its result.
  * @throws UserError for settings that only a model with weights has
  */
 export async function score(
@@ -85,10 +86,12 @@ export async function score(
     unenforceable: rllm.gateway.unenforceable,
     log: warn,
   });
-  let ended = 0;
+  const all = picked.length * rollouts;
+  const finished: Episode[] = [];
+  let stopped: string | null = null;
   try {
     folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }), composed.origins);
-    const episodes: Episode[] = await runRollouts({
+    const running = runRollouts({
       tasks: picked.map((index) => train.task(index)),
       n: rollouts,
       workflow,
@@ -103,12 +106,22 @@ export async function score(
       seed: rllm.trainer.seed,
       gateway: rolloutGateway(gateway, { prefix: "score/", enforceSampling: false }),
       raiseOnError: false,
-      onEpisode: () => options.onEpisode?.(++ended, picked.length * rollouts),
+      onEpisode(episode) {
+        finished.push(episode);
+        options.onEpisode?.(finished.length, all);
+      },
       onLog: ({ taskId, rollout, text }) => folder.log(`${taskId}:${rollout} ${text}`),
       ...(options.signal ? { signal: options.signal } : {}),
     });
+    // What has been paid for is reported also if the provider fails or somebody presses Ctrl-C.
+    const episodes = await running.catch((error: unknown) => {
+      if (finished.length === 0) throw error;
+      stopped = `stopped after ${finished.length} of ${all} rollouts: ${error instanceof Error ? error.message : String(error)}`;
+      return finished;
+    });
     const summary = summarizeScore(episodes, {
       usage,
+      stopped,
       price: options.price,
       model: provider.name,
       folder: folder.path,
@@ -120,6 +133,7 @@ export async function score(
   } finally {
     await gateway.close();
     folder.close();
+    if (finished.length === 0 && options.output === undefined) rmSync(folder.path, { recursive: true, force: true });
   }
 }
 
