@@ -13,6 +13,7 @@ import { useTools } from "../agents/use-tools.ts";
 import { composeConfig } from "../config/compose.ts";
 import { fromRows } from "../data/from-rows.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { lastEnd } from "../tracking/run-folder/journal.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import { providerChat, writeReply } from "./provider-chat.ts";
 import { openProvider } from "./providers.ts";
@@ -119,6 +120,9 @@ describe("hone score", () => {
     );
     expect(existsSync(join(found.folder, "config.yaml"))).toBe(true);
     const [line] = readFileSync(join(found.folder, "metrics.jsonl"), "utf8").trim().split("\n");
+    expect(lastEnd(found.folder)).toBe("done");
+    expect(readFileSync(join(found.folder, "events.jsonl"), "utf8")).toContain("there is something to learn from");
+    expect(readFileSync(join(found.folder, "config.yaml"), "utf8")).toMatch(/name: "?small"? # .*--model small/);
     expect(JSON.parse(line!)).toMatchObject({ step: 0, kind: "validation", "val/reward": 0.5, "score/calls": 16 });
     const report = reportScore(found).join("\n");
     expect(report).toContain("small: reward 0.5");

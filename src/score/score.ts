@@ -9,13 +9,14 @@ import { openGateway } from "../gateway/gateway.ts";
 import { rolloutGateway } from "../gateway/sessions/rollout-gateway.ts";
 import { parseOnAgentError, runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient, rolloutSeed } from "../rollout/session/sampling-client.ts";
+import { openJournal } from "../tracking/run-folder/journal.ts";
 import { makeDatedFolder, openRunFolder } from "../tracking/run-folder/run-folder.ts";
 import { validationMetrics } from "../trainer/evaluation/validate.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { type ProviderChat, providerChat, writeReply } from "./provider-chat.ts";
 import type { Provider } from "./providers.ts";
-import { type Score, summarizeScore } from "./summary.ts";
+import { describeScore, type Score, summarizeScore } from "./summary.ts";
 
 export interface ScoreOptions {
   provider: Provider;
@@ -86,11 +87,15 @@ export async function score(
     unenforceable: rllm.gateway.unenforceable,
     log: warn,
   });
+  const journal = openJournal(folder.path, { onProblem: warn });
   const all = picked.length * rollouts;
   const finished: Episode[] = [];
   let stopped: string | null = null;
   try {
-    folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }), composed.origins);
+    // The viewer shows the model that answered.
+    const stored = { ...composed.stored, model: { ...(composed.stored.model as object), name: provider.name } };
+    const origins = new Map(composed.origins).set("model.name", { kind: "flag", text: `--model ${provider.name}` });
+    folder.writeConfig(toYaml(stored, origins, { unresolved: true }), origins);
     const running = runRollouts({
       tasks: picked.map((index) => train.task(index)),
       n: rollouts,
@@ -129,9 +134,12 @@ export async function score(
     folder.writeEpisodes(0, episodes, "validation");
     const metrics = { ...validationMetrics(episodes, train.name, rollouts), ...summary.metrics };
     folder.appendMetrics({ step: 0, kind: "validation", time: new Date().toISOString(), metrics });
+    const reason = stopped === null ? "done" : "stopped";
+    journal.event({ type: "run-end", reason, report: describeScore(summary) });
     return summary;
   } finally {
     await gateway.close();
+    await journal.close();
     folder.close();
     if (finished.length === 0 && options.output === undefined) rmSync(folder.path, { recursive: true, force: true });
   }

@@ -113,8 +113,13 @@ function excerpt({ episode, reward }: { episode: Episode; reward: number }): Exc
 const shownMetrics = 20;
 
 export function reportScore(score: Score): string[] {
-  const { reward, tasks, rollouts, unknown, model, folder, usage, cost } = score;
-  const path = relative(process.cwd(), folder) || folder;
+  const path = relative(process.cwd(), score.folder) || score.folder;
+  return [...describeScore(score), "", `the run is in ${path}; npx hone-rl view ${path} shows every reply`];
+}
+
+/** The report as the run folder keeps it. */
+export function describeScore(score: Score): string[] {
+  const { reward, tasks, rollouts, unknown, model, usage, cost } = score;
   const shown =
     reward === null
       ? "unknown"
@@ -142,8 +147,6 @@ export function reportScore(score: Score): string[] {
       .map(([message, count]) => `failed ${count}x: ${shorten(message)}`),
     ...score.best.flatMap((one) => show("best", one)),
     ...score.worst.flatMap((one) => show("worst", one)),
-    "",
-    `the run is in ${path}; npx hone-rl view ${path} shows every reply`,
   ];
 }
 

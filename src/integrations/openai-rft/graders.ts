@@ -81,7 +81,7 @@ function toMulti(grader: ParsedGrader & { type: "multi" }, options: GraderOption
     if (graded.some(({ outcome }) => outcome.reward === null))
       return { reward: null, explanation: why.join("; "), metrics };
     const value = formula(new Map(graded.map(({ name, outcome }) => [name, outcome.reward!])));
-    const explanation = `${grader.calculate_output} = ${value}; ${why.join("; ")}`;
+    const explanation = `${grader.calculate_output} = ${Number(value.toPrecision(6))}; ${why.join("; ")}`;
     return { reward: Number.isFinite(value) ? value : null, explanation, metrics };
   };
 }
