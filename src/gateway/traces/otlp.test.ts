@@ -175,6 +175,7 @@ describe("spans", () => {
       { type: "image_url", image_url: { url: "data:image/png;base64,AAAA" } },
     ];
     expect([...exportTraces(store, "rows", {})]).toMatchObject([{ messages: [{ role: "user", content }] }]);
+    expect(store.sessions()).toMatchObject([{ termination: "env_done", reward: null, calls: 1 }]);
     store.close();
   });
 

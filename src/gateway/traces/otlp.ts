@@ -13,7 +13,7 @@ import type { Trace, TraceSession } from "./types.ts";
 
 export interface ReadSpans {
   traces: Trace[];
-  /** Of OpenTelemetry's traces that have scores. */
+  /** Of OpenTelemetry's traces that have calls or scores. */
   sessions: TraceSession[];
   /** Spans that are no model call with its messages, by reason. */
   skipped: Record<string, number>;
@@ -66,17 +66,23 @@ export async function readSpans(body: unknown, filter: TraceFilter = (trace) => 
   for (const trace of read) {
     const kept = await filtered(trace, filter);
     if (kept === undefined) skip("left out by the filter");
-    else found.traces.push(kept);
+    else {
+      found.traces.push(kept);
+      if (!sessions.has(trace.session)) sessions.set(trace.session, { started: trace.startedMs, scores: {} });
+    }
   }
   for (const [session, { started, scores }] of sessions) {
     found.sessions.push({
       ...{ session, attempt: 0, startedMs: started, endedMs: started, taskId: null, termination: "env_done" },
-      ...{ reward: mean(Object.values(scores)), correct: null, failure: null },
+      ...{ reward: rewardOf(scores), correct: null, failure: null },
       metadata: { source: "opentelemetry", scores },
     });
   }
   return found;
 }
+
+const rewardOf = (scores: Record<string, number>) =>
+  Object.keys(scores).length === 0 ? null : mean(Object.values(scores));
 
 async function filtered(trace: Trace, filter: TraceFilter): Promise<Trace | undefined> {
   let kept: unknown;
@@ -108,7 +114,7 @@ export function storeSpans(
   for (const one of read.sessions) {
     const earlier = sessions({ session: one.session }).find(({ metadata }) => metadata.source === "opentelemetry");
     const scores = { ...(earlier?.metadata.scores as object), ...(one.metadata.scores as Record<string, number>) };
-    session({ ...one, reward: mean(Object.values(scores)), metadata: { ...one.metadata, scores } });
+    session({ ...one, reward: rewardOf(scores), metadata: { ...one.metadata, scores } });
   }
   const known = read.traces.length - fresh.length;
   return { ...read.skipped, ...(known === 0 ? {} : { "already stored": known }) };
