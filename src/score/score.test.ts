@@ -1,7 +1,9 @@
+import { spawnSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";
 import type { AddressInfo } from "node:net";
 import { basename, dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, stepCountIs, tool } from "ai";
 import fc from "fast-check";
@@ -121,6 +123,9 @@ describe("hone score", () => {
     expect(existsSync(join(found.folder, "config.yaml"))).toBe(true);
     const [line] = readFileSync(join(found.folder, "metrics.jsonl"), "utf8").trim().split("\n");
     expect(lastEnd(found.folder)).toBe("done");
+    const main = fileURLToPath(new URL("../cli/main.ts", import.meta.url));
+    const viewed = spawnSync(process.execPath, ["--import", "tsx", main, "view", found.folder, "--text"]);
+    expect(String(viewed.stdout)).toContain("small: reward 0.500");
     expect(readFileSync(join(found.folder, "events.jsonl"), "utf8")).toContain("there is something to learn from");
     expect(readFileSync(join(found.folder, "config.yaml"), "utf8")).toMatch(/name: "?small"? # .*--model small/);
     expect(JSON.parse(line!)).toMatchObject({ step: 0, kind: "validation", "val/reward": 0.5, "score/calls": 16 });
