@@ -262,7 +262,11 @@ describe("hone score", () => {
     const refusing = await serve(() => 401);
     await expect(run(experiment as never, await openProvider(`${refusing.url}/v1#m`))).rejects.toThrow("answered 401");
     const busy = await serve((_body, _request, call) => (call === 1 ? 503 : completion("3")));
-    const found = await run(experiment as never, await openProvider(`${busy.url}/v1#m`), { tasks: 1, rollouts: 1 });
+    const noted = { ...experiment, train: { ...sums, notes: ["sums: skipped 5 items"] } };
+    const told: string[] = [];
+    const one = { tasks: 1, rollouts: 1, warn: (text: string) => told.push(text) };
+    const found = await run(noted as never, await openProvider(`${busy.url}/v1#m`), one);
+    expect(told).toEqual(["sums: skipped 5 items"]);
     expect(found.usage).toMatchObject({ calls: 1, retries: 1 });
   });
 

@@ -56,6 +56,7 @@ export async function score(
   if (topK > 0 || minP > 0) warn("top_k and min_p are not sent: providers do not accept them");
   const workflow = await resolveWorkflow(experiment, rllm);
   const { train } = experiment;
+  for (const note of train.notes ?? []) warn(note);
   const picked = spread(train.size, Math.min(options.tasks, train.size));
   const chat = providerChat();
   const usage = { calls: 0, retries: 0, input: 0, output: 0, overlong: 0 };
