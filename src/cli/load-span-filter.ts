@@ -12,6 +12,6 @@ export async function loadSpanFilter(file: string | undefined): Promise<TraceFil
   const { default: filter } = await importModule(resolve(file));
   if (typeof filter === "function") return filter as TraceFilter;
   throw new UserError(`${file} has no function as its default export`, {
-    hint: "write: export default (trace) => ({ ...trace, messages: redact(trace.messages) })",
+    hint: "write: export default (trace) => ({ ...trace, messages: redact(trace.messages), reply: redact(trace.reply) })",
   });
 }

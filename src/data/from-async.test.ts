@@ -120,3 +120,21 @@ test.each<[string, string, Iterable<unknown>, string]>([
 ])("%s are refused", async (_name, name, items, message) => {
   await expect(fromAsync(name, items, (item) => item as object)).rejects.toThrow(message);
 });
+
+test.each<[string, () => Iterable<{ id: string }>, string]>([
+  [
+    "a client that fails",
+    function* () {
+      yield { id: "x" };
+      throw new TypeError("401: no");
+    },
+    "a: fetching the rows failed after 1 items: TypeError: 401: no",
+  ],
+  ["an item that toRow cannot read", () => [{ id: "x" }, { id: "y" }], 'a: toRow failed for item 1 (y): Error: no "q"'],
+])("%s is an error of the dataset", async (_name, source, message) => {
+  const toRow = ({ id }: { id: string }) => {
+    if (id === "y") throw new Error('no "q"');
+    return { id };
+  };
+  await expect(fromAsync("a", source, toRow)).rejects.toMatchObject({ name: "UserError", message });
+});

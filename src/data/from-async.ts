@@ -1,10 +1,11 @@
 /** Creates a dataset from rows that somebody's client fetches: Langfuse, LangSmith, Braintrust, a database. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { UserError } from "../errors.ts";
+import { HoneError, UserError } from "../errors.ts";
 import { writeWhole } from "../files/durable-files.ts";
 import { makeFolder } from "../files/make-folder.ts";
 import { pendingResume } from "../pending-resume.ts";
+import { userFrames } from "../stack-frames.ts";
 import { fileDataset, idText } from "./file-dataset.ts";
 import { openJsonl } from "./jsonl.ts";
 import type { Dataset } from "./types.ts";
@@ -39,8 +40,8 @@ export async function fromAsync<Item, Row extends object>(
     for (let index = 0; index < stored.size; index++) rows.push(stored.row(index) as Row);
   } else {
     let skipped = 0;
-    for await (const item of typeof source === "function" ? await source() : source) {
-      const row = toRow(item);
+    for await (const { item, index } of fetched(name, source)) {
+      const row = converted(name, index, item, toRow);
       if (row === undefined || row === null) skipped++;
       else rows.push(checked(name, rows.length, row));
     }
@@ -68,6 +69,35 @@ export async function fromAsync<Item, Row extends object>(
 }
 
 type Source<Item> = AsyncIterable<Item> | Iterable<Item>;
+
+/** The items, and the error of a client as one of its dataset: stacks of packages do not say whose it is. */
+async function* fetched<Item>(name: string, source: Source<Item> | (() => Source<Item> | Promise<Source<Item>>)) {
+  let index = 0;
+  try {
+    for await (const item of typeof source === "function" ? await source() : source) yield { item, index: index++ };
+  } catch (cause) {
+    if (cause instanceof HoneError) throw cause;
+    throw new UserError(`${name}: fetching the rows failed after ${index} items: ${describe(cause)}`, { cause });
+  }
+}
+
+/** The item is named by its number and id, because it may have personal data. */
+function converted<Item, Row>(name: string, index: number, item: Item, toRow: (item: Item) => Row): Row {
+  try {
+    return toRow(item);
+  } catch (cause) {
+    if (cause instanceof HoneError) throw cause;
+    const id = idText((item as { id?: unknown } | null)?.id);
+    const which = `item ${index}${id === undefined ? "" : ` (${id})`}`;
+    throw new UserError(`${name}: toRow failed for ${which}: ${describe(cause)}`, {
+      details: cause instanceof Error ? userFrames(cause.stack) : undefined,
+      hint: "return undefined for items that cannot be rows: they are skipped and counted",
+      cause,
+    });
+  }
+}
+
+const describe = (error: unknown) => (error instanceof Error ? `${error.name}: ${error.message}` : String(error));
 
 /** A row as it is read from the run's folder. */
 function checked<Row extends object>(name: string, index: number, row: Row): Row {

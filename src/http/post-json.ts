@@ -36,7 +36,8 @@ export async function postJson(
     // A server that is killed while it answers may leave an empty answer.
     const answer = `${url} answered ${response.status}: ${text.slice(0, 300)}`;
     if (!response.ok && !isTemporaryStatus(response.status)) {
-      throw new UserError(answer, { hint: "Check the address and the key of the server." });
+      const suspect = response.status === 404 ? "the name of the model" : "the key of the server";
+      throw new UserError(answer, { hint: `Check the address and ${suspect}.` });
     }
     const asked = retryAfterSeconds(response.headers.get("retry-after"));
     throw Object.assign(new Error(answer), { retryAfterSeconds: asked });

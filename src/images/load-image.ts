@@ -125,7 +125,7 @@ export const isStored = (source: unknown): source is StoredImage =>
 
 const isHttp = (address: string) => /^https?:/i.test(address);
 
-const isClientImage = (source: unknown): source is ClientImage =>
+export const isClientImage = (source: unknown): source is ClientImage =>
   typeof source === "object" && source !== null && !(source instanceof URL) && "address" in source;
 
 const forms = "use bytes, a Blob, base64, a data URL, an http(s) URL, a file, or { bytes, path } of a data set";

@@ -1,11 +1,12 @@
-/** A program for packages.e2e.ts: promptfoo's assertions as rewards and Braintrust's dataset as rows. @argument the folder with the packages */
+/** A program for packages.e2e.ts: scorers of packages as rewards, and Braintrust's dataset as rows. @argument the folder with the packages */
 import { createServer } from "node:http";
 import module, { createRequire } from "node:module";
 import type { AddressInfo } from "node:net";
+import { pathToFileURL } from "node:url";
 import { singleTurn } from "../agents/single-turn.ts";
 import { fromAsync } from "../data/from-async.ts";
 import { runWorkflow } from "../testing/index.ts";
-import { assertion, scorers } from "./scorers.ts";
+import { asScorer, assertion, scorers } from "./scorers.ts";
 
 const load = createRequire(`${process.argv[2]}/`);
 
@@ -45,6 +46,33 @@ async function promptfoo() {
   let asked = 0;
   const episodes = await runWorkflow({ workflow, rows, reply: () => replies[asked++]! });
   return episodes.map(({ metrics }) => list.map(({ type }) => metrics[`reward/${type}`]));
+}
+
+/** evalite's scorer, vitest-evals' judge, and a reward of Hone as a scorer of evalite. */
+async function evals() {
+  const from = createRequire(`${process.argv[2]}/evals/`);
+  const { createScorer } = await import(pathToFileURL(from.resolve("evalite")).href);
+  const { ToolCallJudge } = await import(pathToFileURL(from.resolve("vitest-evals/judges")).href);
+  type Row = { expected: string };
+  const contains = ({ output, expected }: { output: string; expected: string }) => Number(output.includes(expected));
+  const exact = asScorer<Row>((row, reply) => Number(reply.text === row.expected), {
+    name: "exact",
+    row: ({ expected }) => ({ expected: String(expected) }),
+  });
+  const list = [
+    createScorer({ name: "contains", description: "d", scorer: contains }),
+    ToolCallJudge(),
+    createScorer({ name: "exact", description: "d", scorer: exact }),
+  ];
+  const reward = scorers<Row>(list);
+  const replies = ["Paris", "Rome"];
+  let asked = 0;
+  const episodes = await runWorkflow({
+    workflow: singleTurn<Row>({ prompt: () => "What is the capital of France?", reward }),
+    rows: replies.map(() => ({ expected: "Paris" })),
+    reply: () => replies[asked++]!,
+  });
+  return episodes.map(({ metrics }) => ["contains", "ToolCallJudge", "exact"].map((name) => metrics[`reward/${name}`]));
 }
 
 /** The part of Braintrust's API that reads a dataset. */
@@ -91,5 +119,5 @@ async function braintrust() {
   }
 }
 
-console.log(JSON.stringify({ promptfoo: await promptfoo(), braintrust: await braintrust() }));
+console.log(JSON.stringify({ promptfoo: await promptfoo(), evals: await evals(), braintrust: await braintrust() }));
 process.exit(0);

@@ -101,8 +101,7 @@ describe("scorers as a reward", () => {
     expect(found.explanation).toContain("correctness 1 x 0.3333333333333333 (fine)");
   });
 
-  // What these versions return, recorded from the packages: evalite 0.19.0 and vitest-evals 0.16.1 ran on Node 20; Mastra's
-  // package is tested in examples/agents, promptfoo's in packages.e2e.ts.
+  // Shapes of these packages, recorded. The packages themselves: Mastra in examples/agents, the others in packages.e2e.ts.
   const shaped: [string, Scorer, number | null, object][] = [
     [
       "evalite's scorer",

@@ -2,6 +2,7 @@
 import type { TextMessage, ToolCall, ToolDefinition } from "../chat/messages.ts";
 import { RunError, UserError } from "../errors.ts";
 import { type PostOptions, postJson } from "../http/post-json.ts";
+import { reasonOf } from "../http/retries.ts";
 
 interface ProviderCall {
   messages: readonly TextMessage[];
@@ -88,7 +89,7 @@ async function onlyModel(base: string, key: string | undefined): Promise<string>
     const headers: Record<string, string> = key === undefined ? {} : { authorization: `Bearer ${key}` };
     listed = await (await fetch(`${base}/models`, { headers, signal: AbortSignal.timeout(30_000) })).json();
   } catch (cause) {
-    throw new UserError(`${base}/models did not list the server's models`, { hint, cause });
+    throw new UserError(`${base}/models did not list the server's models: ${reasonOf(cause)}`, { hint, cause });
   }
   const models = (listed as { data?: { id?: unknown }[] } | null)?.data ?? [];
   const ids = Array.isArray(models) ? models.map((model) => String(model?.id)) : [];

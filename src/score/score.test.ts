@@ -1,7 +1,9 @@
+import { spawnSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";
 import type { AddressInfo } from "node:net";
 import { basename, dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, stepCountIs, tool } from "ai";
 import fc from "fast-check";
@@ -13,6 +15,7 @@ import { useTools } from "../agents/use-tools.ts";
 import { composeConfig } from "../config/compose.ts";
 import { fromRows } from "../data/from-rows.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { lastEnd } from "../tracking/run-folder/journal.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import { providerChat, writeReply } from "./provider-chat.ts";
 import { openProvider } from "./providers.ts";
@@ -119,6 +122,12 @@ describe("hone score", () => {
     );
     expect(existsSync(join(found.folder, "config.yaml"))).toBe(true);
     const [line] = readFileSync(join(found.folder, "metrics.jsonl"), "utf8").trim().split("\n");
+    expect(lastEnd(found.folder)).toBe("done");
+    const main = fileURLToPath(new URL("../cli/main.ts", import.meta.url));
+    const viewed = spawnSync(process.execPath, ["--import", "tsx", main, "view", found.folder, "--text"]);
+    expect(String(viewed.stdout)).toContain("small: reward 0.500");
+    expect(readFileSync(join(found.folder, "events.jsonl"), "utf8")).toContain("there is something to learn from");
+    expect(readFileSync(join(found.folder, "config.yaml"), "utf8")).toMatch(/name: "?small"? # .*--model small/);
     expect(JSON.parse(line!)).toMatchObject({ step: 0, kind: "validation", "val/reward": 0.5, "score/calls": 16 });
     const report = reportScore(found).join("\n");
     expect(report).toContain("small: reward 0.5");
@@ -253,8 +262,26 @@ describe("hone score", () => {
     const refusing = await serve(() => 401);
     await expect(run(experiment as never, await openProvider(`${refusing.url}/v1#m`))).rejects.toThrow("answered 401");
     const busy = await serve((_body, _request, call) => (call === 1 ? 503 : completion("3")));
-    const found = await run(experiment as never, await openProvider(`${busy.url}/v1#m`), { tasks: 1, rollouts: 1 });
+    const noted = { ...experiment, train: { ...sums, notes: ["sums: skipped 5 items"] } };
+    const told: string[] = [];
+    const one = { tasks: 1, rollouts: 1, warn: (text: string) => told.push(text) };
+    const found = await run(noted as never, await openProvider(`${busy.url}/v1#m`), one);
+    expect(told).toEqual(["sums: skipped 5 items"]);
     expect(found.usage).toMatchObject({ calls: 1, retries: 1 });
+  });
+
+  test("a provider that fails after some rollouts, or Ctrl-C: those that have ended are reported", async () => {
+    const failing = await serve((_body, _request, call) => (call > 5 ? 403 : completion("3")));
+    const provider = await openProvider(`${failing.url}/v1#m`);
+    const found = await run(experiment as never, provider, { concurrency: 1 });
+    expect(found).toMatchObject({ rollouts: 5, reward: { mean: 0.8 } });
+    expect(reportScore(found)[1]).toMatch(/^stopped after 5 of 16 rollouts: .* answered 403/);
+    const stop = new AbortController();
+    const patient = await openProvider(`${(await serve(() => completion("3"))).url}/v1#m`);
+    const onEpisode = (ended: number) => ended === 3 && stop.abort(new Error("interrupted"));
+    const interrupted = await run(experiment as never, patient, { concurrency: 1, signal: stop.signal, onEpisode });
+    expect(interrupted.stopped).toBe("stopped after 3 of 16 rollouts: interrupted");
+    expect(readFileSync(join(interrupted.folder, "metrics.jsonl"), "utf8")).toContain('"score/calls":3');
   });
 });
 

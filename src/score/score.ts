@@ -1,4 +1,5 @@
 /** `hone score`: runs tasks of an experiment with a hosted model, to see whether its reward can teach anything. */
+import { rmSync } from "node:fs";
 import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
 import type { Sample, SampleOptions, SampleRequest, Sampler } from "../backends/engine.ts";
 import type { ComposedConfig } from "../config/compose.ts";
@@ -8,13 +9,14 @@ import { openGateway } from "../gateway/gateway.ts";
 import { rolloutGateway } from "../gateway/sessions/rollout-gateway.ts";
 import { parseOnAgentError, runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient, rolloutSeed } from "../rollout/session/sampling-client.ts";
+import { openJournal } from "../tracking/run-folder/journal.ts";
 import { makeDatedFolder, openRunFolder } from "../tracking/run-folder/run-folder.ts";
 import { validationMetrics } from "../trainer/evaluation/validate.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { type ProviderChat, providerChat, writeReply } from "./provider-chat.ts";
 import type { Provider } from "./providers.ts";
-import { type Score, summarizeScore } from "./summary.ts";
+import { describeScore, type Score, summarizeScore } from "./summary.ts";
 
 export interface ScoreOptions {
   provider: Provider;
@@ -34,7 +36,7 @@ export interface ScoreOptions {
 const unlimited = 2 ** 40;
 
 /**
- * Writes a run folder with one validation, that of step 0.
+ * Writes a run folder with one validation, that of step 0. If it is stopped, the rollouts that have ended are its result.
  * @throws UserError for settings that only a model with weights has
  */
 export async function score(
@@ -54,6 +56,7 @@ export async function score(
   if (topK > 0 || minP > 0) warn("top_k and min_p are not sent: providers do not accept them");
   const workflow = await resolveWorkflow(experiment, rllm);
   const { train } = experiment;
+  for (const note of train.notes ?? []) warn(note);
   const picked = spread(train.size, Math.min(options.tasks, train.size));
   const chat = providerChat();
   const usage = { calls: 0, retries: 0, input: 0, output: 0, overlong: 0 };
@@ -85,10 +88,16 @@ export async function score(
     unenforceable: rllm.gateway.unenforceable,
     log: warn,
   });
-  let ended = 0;
+  const journal = openJournal(folder.path, { onProblem: warn });
+  const all = picked.length * rollouts;
+  const finished: Episode[] = [];
+  let stopped: string | null = null;
   try {
-    folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }), composed.origins);
-    const episodes: Episode[] = await runRollouts({
+    // The viewer shows the model that answered.
+    const stored = { ...composed.stored, model: { ...(composed.stored.model as object), name: provider.name } };
+    const origins = new Map(composed.origins).set("model.name", { kind: "flag", text: `--model ${provider.name}` });
+    folder.writeConfig(toYaml(stored, origins, { unresolved: true }), origins);
+    const running = runRollouts({
       tasks: picked.map((index) => train.task(index)),
       n: rollouts,
       workflow,
@@ -103,12 +112,22 @@ export async function score(
       seed: rllm.trainer.seed,
       gateway: rolloutGateway(gateway, { prefix: "score/", enforceSampling: false }),
       raiseOnError: false,
-      onEpisode: () => options.onEpisode?.(++ended, picked.length * rollouts),
+      onEpisode(episode) {
+        finished.push(episode);
+        options.onEpisode?.(finished.length, all);
+      },
       onLog: ({ taskId, rollout, text }) => folder.log(`${taskId}:${rollout} ${text}`),
       ...(options.signal ? { signal: options.signal } : {}),
     });
+    // What has been paid for is reported also if the provider fails or somebody presses Ctrl-C.
+    const episodes = await running.catch((error: unknown) => {
+      if (finished.length === 0) throw error;
+      stopped = `stopped after ${finished.length} of ${all} rollouts: ${error instanceof Error ? error.message : String(error)}`;
+      return finished;
+    });
     const summary = summarizeScore(episodes, {
       usage,
+      stopped,
       price: options.price,
       model: provider.name,
       folder: folder.path,
@@ -116,10 +135,14 @@ export async function score(
     folder.writeEpisodes(0, episodes, "validation");
     const metrics = { ...validationMetrics(episodes, train.name, rollouts), ...summary.metrics };
     folder.appendMetrics({ step: 0, kind: "validation", time: new Date().toISOString(), metrics });
+    const reason = stopped === null ? "done" : "stopped";
+    journal.event({ type: "run-end", reason, report: describeScore(summary) });
     return summary;
   } finally {
     await gateway.close();
+    await journal.close();
     folder.close();
+    if (finished.length === 0 && options.output === undefined) rmSync(folder.path, { recursive: true, force: true });
   }
 }
 

@@ -30,6 +30,8 @@ export interface Score extends AttemptSummary {
   /** How many rollouts have no reward, by the reason. */
   failures: Record<string, number>;
   usage: Usage;
+  /** Why only some of the rollouts ran. */
+  stopped: string | null;
   /** Dollars; null without prices. */
   cost: number | null;
   best: Excerpt[];
@@ -49,10 +51,11 @@ export function summarizeScore(
   episodes: readonly Episode[],
   {
     usage,
+    stopped,
     price,
     model,
     folder,
-  }: Pick<Score, "usage" | "model" | "folder"> & { price: { input: number; output: number } | undefined },
+  }: Pick<Score, "usage" | "stopped" | "model" | "folder"> & { price: { input: number; output: number } | undefined },
 ): Score {
   const attempts = episodes.map((episode) => ({ task: episode.taskId, tokens: 0, ...verdictOf(episode) }));
   const known = episodes.flatMap((episode) => {
@@ -75,7 +78,7 @@ export function summarizeScore(
   const cost = price === undefined ? null : (usage.input * price.input + usage.output * price.output) / 1e6;
   return {
     ...summarizeAttempts(attempts),
-    ...{ model, folder, differing, same: deviations.length - differing, spread, failures, usage, cost },
+    ...{ model, folder, differing, same: deviations.length - differing, spread, failures, usage, stopped, cost },
     best: ofTwoTasks(sorted).map(excerpt),
     worst: ofTwoTasks(sorted.toReversed()).map(excerpt),
     metrics: {
@@ -110,8 +113,13 @@ function excerpt({ episode, reward }: { episode: Episode; reward: number }): Exc
 const shownMetrics = 20;
 
 export function reportScore(score: Score): string[] {
-  const { reward, tasks, rollouts, unknown, model, folder, usage, cost } = score;
-  const path = relative(process.cwd(), folder) || folder;
+  const path = relative(process.cwd(), score.folder) || score.folder;
+  return [...describeScore(score), "", `the run is in ${path}; npx hone-rl view ${path} shows every reply`];
+}
+
+/** The report as the run folder keeps it. */
+export function describeScore(score: Score): string[] {
+  const { reward, tasks, rollouts, unknown, model, usage, cost } = score;
   const shown =
     reward === null
       ? "unknown"
@@ -123,6 +131,7 @@ export function reportScore(score: Score): string[] {
       : `: $${cost.toPrecision(3)}`;
   return [
     "",
+    ...(score.stopped === null ? [] : [score.stopped]),
     `${model}: reward ${shown} over ${tasks} tasks, ${rollouts} rollouts${unknown === 0 ? "" : `, of which ${unknown} have no known reward`}`,
     ...metrics
       .slice(0, shownMetrics)
@@ -138,8 +147,6 @@ export function reportScore(score: Score): string[] {
       .map(([message, count]) => `failed ${count}x: ${shorten(message)}`),
     ...score.best.flatMap((one) => show("best", one)),
     ...score.worst.flatMap((one) => show("worst", one)),
-    "",
-    `the run is in ${path}; npx hone-rl view ${path} shows every reply`,
   ];
 }
 

@@ -88,7 +88,7 @@ test("chosen sessions of the trace store become rows and pairs", async () => {
 test("imported spans are attempts at their first prompt", async () => {
   const path = join(temporaryFolder("select-spans"), "traces.db");
   const file = new URL("../gateway/traces/fixtures/ai-sdk-7.0.173.json", import.meta.url);
-  const read = readSpans(JSON.parse(readFileSync(file, "utf8")), (trace) => trace);
+  const read = await readSpans(JSON.parse(readFileSync(file, "utf8")), (trace) => trace);
   const store = openTraceStore({ path, project: "spans" });
   const sessions = [...new Set(read.traces.map(({ session }) => session))];
   for (const [attempt, reward] of [0.2, 0.9].entries()) {

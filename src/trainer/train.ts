@@ -164,7 +164,8 @@ async function check(experiment: Experiment<unknown>, given: ComposedConfig, opt
  */
 async function dryRun(experiment: Experiment<unknown>, given: ComposedConfig, options: TrainOptions): Promise<number> {
   const { composed, warnings, isRefused } = settingsOf(experiment, given, options);
-  const lines = [...composed.notes.map((note) => `note: ${note}`), ...warnings.map(warningLine)];
+  const read = [experiment.train, experiment.validation].flatMap((dataset) => dataset?.notes ?? []);
+  const lines = [...[...composed.notes, ...read].map((note) => `note: ${note}`), ...warnings.map(warningLine)];
   let exitCode = isRefused ? 2 : 0;
   const compiles = () => {
     for (const text of compile(experiment, composed, options).warnings) lines.push(`warning: ${text}`);

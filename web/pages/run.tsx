@@ -44,7 +44,7 @@ export function Run({ run }: { run: string }) {
   return (
     <>
       <RunHead run={detail.data} />
-      {steps.length === 0 && (
+      {steps.length === 0 && !(detail.data.end && Object.keys(detail.data.validation).length > 0) && (
         <Empty>
           {detail.data.end === null ? `No step has ended so far. ${detail.data.doing ?? ""}` : "No step was completed."}
         </Empty>
@@ -97,9 +97,11 @@ function validationChart(curves: Curves | undefined, x: (Places & { steps: reado
 
 function RunHead({ run }: { run: RunDetail }) {
   const { id, state, step, totalSteps, model, backend, episodes, started, updated, doing, text, path } = run;
+  const validated = run.validation["val/reward"];
   const facts: [string, string, (string | undefined)?][] = [
     ["step", totalSteps === null ? String(step) : `${step} of ${totalSteps}`],
-    ["reward", short(run.reward)],
+    // A run of `hone score` has only a validation.
+    step === 0 && validated !== undefined ? ["validation reward", short(validated)] : ["reward", short(run.reward)],
     ["model", printable(model?.split("/").at(-1) ?? "–"), model ?? undefined],
     ["backend", backend ?? "–"],
     ["episodes", episodes.toLocaleString("en")],

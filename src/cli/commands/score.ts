@@ -1,5 +1,6 @@
 /** `hone score`: tries an experiment's tasks and reward with a hosted model, without Python and without training. */
 import { type Command, InvalidArgumentError } from "commander";
+import { RunError } from "../../errors.ts";
 import { printableLines } from "../../printable.ts";
 import { openProvider } from "../../score/providers.ts";
 import { score } from "../../score/score.ts";
@@ -72,10 +73,16 @@ async function scoreCommand(script: string, overrides: string[], flags: ScoreFla
     async perform(experiment, composed) {
       const onEpisode = (ended: number, all: number) =>
         process.stderr.isTTY && status.say(`${ended} of ${all} rollouts`);
-      const found = await score(experiment, composed, { ...options, provider, warn, onEpisode }).finally(status.end);
+      const stop = new AbortController();
+      for (const name of ["SIGINT", "SIGTERM"] as const)
+        process.once(name, () => stop.abort(new RunError("interrupted")));
+      const { signal } = stop;
+      const found = await score(experiment, composed, { ...options, provider, warn, onEpisode, signal }).finally(
+        status.end,
+      );
       const lines = json ? [JSON.stringify(found)] : reportScore(found).map(printableLines);
       process.stdout.write(`${lines.join("\n")}\n`);
-      return found.reward === null ? 1 : 0;
+      return found.reward === null || found.stopped !== null ? 1 : 0;
     },
   });
 }

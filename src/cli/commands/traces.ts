@@ -6,7 +6,7 @@ import type { ChatMessage } from "../../chat/messages.ts";
 import { UserError } from "../../errors.ts";
 import { type ExportForm, exportForms, exportTraces, traceJson } from "../../gateway/traces/export-traces.ts";
 import { openTraceStore, type TraceStore } from "../../gateway/traces/open-trace-store.ts";
-import { readSpans } from "../../gateway/traces/otlp.ts";
+import { type ReadSpans, readSpans, storeSpans } from "../../gateway/traces/otlp.ts";
 import type { TraceFilter } from "../../gateway/traces/trace-reader.ts";
 import type { SessionSummary, Trace } from "../../gateway/traces/types.ts";
 import { printable, printableJson, printableLines } from "../../printable.ts";
@@ -178,17 +178,17 @@ function writeLines(values: readonly unknown[], output: string | undefined): voi
 
 async function importCommand(file: string, flags: StoreFlags & { project: string; filter?: string }): Promise<void> {
   const filter = await loadSpanFilter(flags.filter);
-  const exports = readExports(file).map((one) => readSpans(one, filter));
+  const exports: ReadSpans[] = [];
+  for (const one of readExports(file)) exports.push(await readSpans(one, filter));
   const store = openTraceStore({
     project: flags.project,
     ...(flags.store === undefined ? {} : { path: flags.store }),
   });
   const skipped: Record<string, number> = {};
   try {
-    for (const { traces, sessions, skipped: some } of exports) {
-      for (const trace of traces) store.trace(trace);
-      for (const session of sessions) store.session(session);
-      for (const [reason, count] of Object.entries(some)) skipped[reason] = (skipped[reason] ?? 0) + count;
+    for (const one of exports) {
+      for (const [reason, count] of Object.entries(storeSpans(store, one)))
+        skipped[reason] = (skipped[reason] ?? 0) + count;
     }
     store.flush();
   } finally {
@@ -211,13 +211,15 @@ function readExports(file: string): unknown[] {
   try {
     const value: unknown = JSON.parse(text);
     return Array.isArray(value) ? value : [value];
-  } catch {
+  } catch (whole) {
     return text.split("\n").flatMap((line, index) => {
       if (line.trim() === "") return [];
       try {
         return [JSON.parse(line) as unknown];
       } catch (cause) {
-        throw new UserError(`${file}:${index + 1} is not JSON: ${(cause as Error).message}`, { cause });
+        // A file that begins with a value is one for each line.
+        const [place, { message }] = index === 0 ? [file, whole as Error] : [`${file}:${index + 1}`, cause as Error];
+        throw new UserError(`${place} is not JSON: ${message}`, { cause });
       }
     });
   }

@@ -11,7 +11,7 @@ import type { Notices } from "../calls/model-call.ts";
 import { type CallContext, toGatewayError } from "../calls/model-call.ts";
 import type { Sessions } from "../sessions/sessions.ts";
 import type { TraceStore } from "../traces/open-trace-store.ts";
-import { readSpans, type TraceFilter } from "../traces/otlp.ts";
+import { readSpans, storeSpans, type TraceFilter } from "../traces/otlp.ts";
 import type { Access } from "./access.ts";
 import { type Address, type CallSource, decodePart, parseAddress, sessionPrefix, sourceOf } from "./address.ts";
 import { answerAdmin } from "./admin.ts";
@@ -134,7 +134,7 @@ async function answerOther(exchange: HttpExchange, address: Address, answering: 
   }
   if (endpoint === "/v1/traces" && exchange.method === "POST") {
     access.checkCall(exchange, sourceOf(address));
-    return exchange.sendJson(200, await storeSpans(exchange, answering));
+    return exchange.sendJson(200, await takeSpans(exchange, answering));
   }
   if (endpoint === "/result" && source !== undefined && exchange.method === "POST") {
     access.checkCall(exchange, source);
@@ -151,7 +151,7 @@ async function answerOther(exchange: HttpExchange, address: Address, answering: 
 }
 
 /** OTLP/HTTP in JSON: an exporter of OpenTelemetry has this address. */
-async function storeSpans(exchange: HttpExchange, { store, filterSpans, notices }: Answering): Promise<object> {
+async function takeSpans(exchange: HttpExchange, { store, filterSpans, notices }: Answering): Promise<object> {
   if (store === undefined) {
     throw new GatewayError("not_found", "this gateway does not store traces (see rllm.sdk.store.path)");
   }
@@ -159,9 +159,7 @@ async function storeSpans(exchange: HttpExchange, { store, filterSpans, notices 
     const hint = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/json, or use the exporter for OTLP/HTTP with JSON";
     throw new GatewayError("invalid_request", `traces are read as JSON, not as protobuf: ${hint}`);
   }
-  const { traces, sessions, skipped } = readSpans(await exchange.readObject(), filterSpans);
-  for (const trace of traces) store.trace(trace);
-  for (const session of sessions) store.session(session);
+  const skipped = storeSpans(store, await readSpans(await exchange.readObject(), filterSpans));
   for (const reason of Object.keys(skipped)) notices.add("skipped_spans", `a span is not stored: ${reason}`);
   return { partialSuccess: {} };
 }

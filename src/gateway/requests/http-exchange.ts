@@ -1,5 +1,7 @@
 /** One HTTP request and its answer: reads the body, answers once or streams events, and notices when the client disconnects. */
 import type { IncomingMessage, ServerResponse } from "node:http";
+import { promisify } from "node:util";
+import { gunzip } from "node:zlib";
 import { giveBackAbortController, takeAbortController } from "../../concurrency/abort-controllers.ts";
 import { parseObject } from "../../http/parse-object.ts";
 import { isJsonType } from "../../http/web-guard.ts";
@@ -148,7 +150,7 @@ async function readObject(request: IncomingMessage): Promise<Record<string, unkn
     );
   }
   if (Number(request.headers["content-length"] ?? 0) > maxBody) throw tooLarge();
-  const text = await readText(request);
+  const text = await unpack(await readBody(request), request.headers["content-encoding"]);
   try {
     return parseObject(text);
   } catch (error) {
@@ -158,7 +160,18 @@ async function readObject(request: IncomingMessage): Promise<Record<string, unkn
 
 const tooLarge = () => new GatewayError("too_large", `the request is larger than ${maxBody / 2 ** 20} MiB`);
 
-function readText(request: IncomingMessage): Promise<string> {
+async function unpack(body: Buffer, encoding = "identity"): Promise<string> {
+  if (encoding === "identity") return body.toString();
+  if (encoding !== "gzip") throw new GatewayError("invalid_request", `send gzip or plain JSON, not ${encoding}`);
+  try {
+    return (await promisify(gunzip)(body, { maxOutputLength: maxBody })).toString();
+  } catch (error) {
+    if ((error as { code?: string }).code === "ERR_BUFFER_TOO_LARGE") throw tooLarge();
+    throw new GatewayError("invalid_request", `the body is not gzip: ${(error as Error).message}`);
+  }
+}
+
+function readBody(request: IncomingMessage): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = [];
     let length = 0;
@@ -170,7 +183,7 @@ function readText(request: IncomingMessage): Promise<string> {
         reject(tooLarge());
       }
     });
-    request.on("end", () => resolve(Buffer.concat(chunks).toString()));
+    request.on("end", () => resolve(Buffer.concat(chunks)));
     request.on("error", () => reject(new ClientGone("the client disconnected")));
   });
 }

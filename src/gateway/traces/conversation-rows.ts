@@ -2,7 +2,7 @@
 import { isDeepStrictEqual } from "node:util";
 import { imagesOf, textOf } from "../../chat/images/content.ts";
 import type { ChatMessage, Content, ToolDefinition } from "../../chat/messages.ts";
-import { isStored } from "../../images/load-image.ts";
+import { isClientImage, isStored } from "../../images/load-image.ts";
 import { imageFile, mediaFolder } from "../../images/media-store.ts";
 import { toOpenaiToolCalls } from "../apis/tools.ts";
 
@@ -31,8 +31,12 @@ export function conversationRows(calls: readonly Conversation[], media?: string)
 export const toOpenaiTools = (tools: Conversation["tools"]) =>
   tools?.length ? tools.map((tool) => ({ type: "function", function: tool })) : undefined;
 
+/** Whether the messages are the start, or continue it. */
+export const begins = (messages: readonly ChatMessage[], start: readonly ChatMessage[]) =>
+  start.every((message, index) => sameTurn(message, messages[index]));
+
 const continues = (longer: readonly ChatMessage[], start: readonly ChatMessage[]) =>
-  longer.length > start.length && start.every((message, index) => sameTurn(message, longer[index]));
+  longer.length > start.length && begins(longer, start);
 
 /** Clients leave thinking out and write arguments in another way. */
 function sameTurn(left: ChatMessage, right: ChatMessage | undefined): boolean {
@@ -63,6 +67,8 @@ const toOpenaiContent = (content: Content, media: string) =>
   typeof content === "string"
     ? content
     : content.map((part) => {
-        if (part.type === "text" || !isStored(part.image)) return part;
-        return { type: "image_url", image_url: { url: `${media}/${imageFile(part.image)}` } };
+        if (part.type === "text") return part;
+        const { image } = part;
+        const url = isStored(image) ? `${media}/${imageFile(image)}` : isClientImage(image) ? image.address : undefined;
+        return url === undefined ? part : { type: "image_url", image_url: { url } };
       });

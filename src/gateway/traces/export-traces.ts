@@ -1,6 +1,6 @@
 /** Exports traces: everything, conversations for supervised fine-tuning, or tasks for a dataset. */
 import type { ChatMessage } from "../../chat/messages.ts";
-import { type Conversation, conversationRows, toOpenaiMessage, toOpenaiTools } from "./conversation-rows.ts";
+import { begins, type Conversation, conversationRows, toOpenaiMessage, toOpenaiTools } from "./conversation-rows.ts";
 import type { TraceStore } from "./open-trace-store.ts";
 import type { TraceFilter } from "./trace-reader.ts";
 import type { SessionSummary, Trace } from "./types.ts";
@@ -39,7 +39,9 @@ export const conversationsOf = ({ messages, tools, reply }: Trace): Conversation
 
 function toRow({ session, taskId, reward, correct }: SessionSummary, traces: readonly Trace[]) {
   const prompt = traces[0]?.messages as ChatMessage[] | null | undefined;
-  const reply = traces.at(-1)?.reply as ChatMessage | string | null | undefined;
+  // Calls of one trace may be of several conversations.
+  const last = traces.findLast(({ messages }) => Array.isArray(messages) && begins(messages, prompt ?? []));
+  const reply = (last ?? traces.at(-1))?.reply as ChatMessage | string | null | undefined;
   return {
     id: taskId ?? session,
     messages: prompt?.map((message) => toOpenaiMessage(message)) ?? null,

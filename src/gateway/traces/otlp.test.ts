@@ -2,13 +2,14 @@ import { spawnSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { testGateway } from "../open-gateway.fixture.ts";
 import { exportTraces } from "./export-traces.ts";
 import { openTraceStore } from "./open-trace-store.ts";
-import { readSpans } from "./otlp.ts";
+import { readSpans, storeSpans, type TraceFilter } from "./otlp.ts";
 
 /** Recorded from AI SDK 7.0.173 with `registerTelemetry(new OpenTelemetry())` and OpenTelemetry's exporter for OTLP/HTTP. */
 const aiSdkFile = fileURLToPath(new URL("fixtures/ai-sdk-7.0.173.json", import.meta.url));
@@ -68,9 +69,9 @@ const conversation = {
   tools: [{ type: "function", function: { name: "add", description: "Adds.", parameters: { type: "object" } } }],
 };
 
-test("an agent of the AI SDK 7 becomes one task and one row for supervised training", () => {
+test("an agent of the AI SDK 7 becomes one task and one row for supervised training", async () => {
   const store = openTraceStore({ path: ":memory:" });
-  const { traces, skipped } = readSpans(aiSdk);
+  const { traces, skipped } = await readSpans(aiSdk);
   for (const trace of traces) store.trace(trace);
   expect(skipped).toEqual({ "a span of execute_tool": 1, "a span of agent_step": 2, "a span of invoke_agent": 1 });
   expect([...exportTraces(store, "sft", {})]).toMatchObject([conversation]);
@@ -97,23 +98,22 @@ describe("spans", () => {
     ],
   };
 
-  test("with attributes, or with the event that has the details", () => {
+  test("with attributes, or with the event that has the details", async () => {
     const expected = {
       messages: [{ role: "user", content: "hi" }],
       reply: { role: "assistant", content: "ho", reasoning: "r" },
     };
-    expect(readSpans(spans({ attributes: chat })).traces).toMatchObject([
+    expect((await readSpans(spans({ attributes: chat }))).traces).toMatchObject([
       { ...expected, model: "m", params: { temperature: 0.5 }, latencyMs: 2, startedMs: 1 },
     ]);
     const { "gen_ai.operation.name": operation, ...details } = chat;
     const event: [string, object] = ["gen_ai.client.inference.operation.details", details];
     const events = [event] as [string, Record<string, unknown>][];
-    expect(readSpans(spans({ attributes: { "gen_ai.operation.name": operation }, events })).traces).toMatchObject([
-      expected,
-    ]);
+    const detailed = spans({ attributes: { "gen_ai.operation.name": operation }, events });
+    expect((await readSpans(detailed)).traces).toMatchObject([expected]);
   });
 
-  test("with a message in each event, as before version 1.37", () => {
+  test("with a message in each event, as before version 1.37", async () => {
     const events: [string, Record<string, unknown>][] = [
       ["gen_ai.system.message", { content: "s" }],
       ["gen_ai.user.message", { content: "u" }],
@@ -121,8 +121,8 @@ describe("spans", () => {
       ["gen_ai.tool.message", { id: "c", content: "3" }],
       ["gen_ai.choice", { message: { content: "done" } }],
     ];
-    const [trace] = readSpans(spans({ attributes: { "gen_ai.operation.name": "chat" }, events })).traces;
-    expect(trace).toMatchObject({
+    const { traces } = await readSpans(spans({ attributes: { "gen_ai.operation.name": "chat" }, events }));
+    expect(traces[0]).toMatchObject({
       messages: [
         { role: "system", content: "s" },
         { role: "user", content: "u" },
@@ -133,20 +133,89 @@ describe("spans", () => {
     });
   });
 
-  test("scores join by trace, and the filter changes or leaves out what is stored", () => {
+  test("scores join by trace, and the filter changes or leaves out what is stored", async () => {
     const scored: [string, Record<string, unknown>][] = [
       ["gen_ai.evaluation.result", { "gen_ai.evaluation.name": "n", "gen_ai.evaluation.score.value": 0.5 }],
     ];
     const body = spans({ attributes: chat, events: scored }, { attributes: chat, traceId: "u" });
-    const found = readSpans(body, (trace) => (trace.session === "u" ? null : { ...trace, messages: "[removed]" }));
+    const found = await readSpans(body, async (trace) =>
+      trace.session === "u" ? null : { ...trace, messages: "[removed]" },
+    );
     expect(found.sessions).toMatchObject([{ session: "t", reward: 0.5 }]);
     expect(found.traces).toMatchObject([{ session: "t", messages: "[removed]" }]);
     expect(found.skipped).toEqual({ "left out by the filter": 1 });
   });
 
-  test("without content are counted, and failed calls are failed traces", () => {
+  test("images are kept, and messages with other parts are counted", async () => {
+    const asked = (part: object) => ({
+      ...chat,
+      "gen_ai.input.messages": [{ role: "user", parts: [{ type: "text", content: "What is it?" }, part] }],
+    });
+    const store = openTraceStore({ path: ":memory:" });
+    const image = { type: "blob", modality: "image", mime_type: "image/png", content: "AAAA" };
+    const body = spans(
+      { attributes: asked(image) },
+      { attributes: asked({ type: "blob", modality: "audio", mime_type: "audio/wav", content: "AAAA" }) },
+      { attributes: asked({ type: "uri", modality: "image", uri: "file:///etc/passwd" }) },
+      {
+        attributes: { "gen_ai.operation.name": "chat" },
+        events: [
+          ["gen_ai.user.message", { content: 1 }],
+          ["gen_ai.choice", {}],
+        ],
+      },
+    );
+    expect(storeSpans(store, await readSpans(body))).toEqual({
+      "a message has a part of type blob, which is not text, a tool call or an image": 1,
+      "a message has a part of type uri, which is not text, a tool call or an image": 1,
+      "a message has a list as its content, which is not text, a tool call or an image": 1,
+    });
+    const content = [
+      { type: "text", text: "What is it?" },
+      { type: "image_url", image_url: { url: "data:image/png;base64,AAAA" } },
+    ];
+    expect([...exportTraces(store, "rows", {})]).toMatchObject([{ messages: [{ role: "user", content }] }]);
+    expect(store.sessions()).toMatchObject([{ termination: "env_done", reward: null, calls: 1 }]);
+    store.close();
+  });
+
+  test("of two conversations in one trace: the task's reply is that of its own conversation", async () => {
+    const store = openTraceStore({ path: ":memory:" });
+    const say = (text: string) => [{ role: "user", parts: [{ type: "text", content: text }] }];
+    const of = (question: string, answer: string) => ({
+      attributes: { ...chat, "gen_ai.input.messages": say(question), "gen_ai.output.messages": say(answer) },
+    });
+    storeSpans(store, await readSpans(spans(of("a?", "a"), of("b?", "b"))));
+    expect([...exportTraces(store, "rows", {})]).toMatchObject([{ messages: [{ content: "a?" }], reply: "a" }]);
+    store.close();
+  });
+
+  test("of a trace arrive in several exports: scores join, and what is stored stays", async () => {
+    const store = openTraceStore({ path: ":memory:" });
+    const scored = (spanId: string, value: number) =>
+      spans({
+        ...{ spanId, name: "gen_ai.evaluation.result" },
+        attributes: { "gen_ai.evaluation.name": "n", "gen_ai.evaluation.score.value": value },
+      });
+    const called = spans({ attributes: chat });
+    const skipped: unknown[] = [];
+    for (const body of [scored("a", 1), called, scored("b", 0), called, scored("b", 0)])
+      skipped.push(storeSpans(store, await readSpans(body)));
+    expect(store.sessions()).toMatchObject([{ session: "t", reward: 0.5, calls: 1 }]);
+    expect(skipped[3]).toEqual({ "already stored": 1 });
+    store.close();
+  });
+
+  test.each<[string, TraceFilter, string]>([
+    ["throws", () => JSON.parse("{"), "the span filter failed: "],
+    ["returns something else", () => ({ redacted: true }) as never, "returned something else than the trace"],
+  ])("are not stored if the filter %s", async (_name, filter, message) => {
+    await expect(readSpans(spans({ attributes: chat }), filter)).rejects.toThrow(message);
+  });
+
+  test("without content are counted, and failed calls are failed traces", async () => {
     const { "gen_ai.output.messages": _, ...silent } = chat;
-    const { traces, skipped } = readSpans(
+    const { traces, skipped } = await readSpans(
       spans(
         { attributes: silent },
         { attributes: { other: 1 } },
@@ -160,7 +229,7 @@ describe("spans", () => {
     expect(traces).toMatchObject([{ status: "failed", error: "boom" }]);
   });
 
-  test("of any form are read or refused, never with another error", () => {
+  test("of any form are read or refused, never with another error", async () => {
     const nested = fc.letrec((tie) => ({
       value: fc.oneof(
         { depthSize: "small" },
@@ -185,12 +254,12 @@ describe("spans", () => {
         ),
       ),
     })).value;
-    fc.assert(
-      fc.property(nested, (made) => {
+    await fc.assert(
+      fc.asyncProperty(nested, async (made) => {
         const value: unknown = JSON.parse(JSON.stringify(made));
         for (const body of [value, { resourceSpans: [{ scopeSpans: [{ spans: [value] }] }] }]) {
           try {
-            expect(readSpans(body).traces).toBeInstanceOf(Array);
+            expect((await readSpans(body)).traces).toBeInstanceOf(Array);
           } catch (error) {
             expect((error as Error).message).toContain("resourceSpans");
           }
@@ -206,8 +275,16 @@ describe("POST /v1/traces of the gateway", () => {
     opened = await testGateway({ reply: () => "x", filterSpans: (trace) => ({ ...trace, role: "filtered" }) });
   });
   afterAll(() => opened.close());
-  const post = (body: string, type = "application/json") =>
-    fetch(`${opened.gateway.localOrigin}/v1/traces`, { method: "POST", headers: { "content-type": type }, body });
+  const post = (
+    body: string | Uint8Array<ArrayBuffer>,
+    type = "application/json",
+    headers: Record<string, string> = {},
+  ) =>
+    fetch(`${opened.gateway.localOrigin}/v1/traces`, {
+      method: "POST",
+      headers: { "content-type": type, ...headers },
+      body,
+    });
 
   test("stores spans; protobuf is refused with the setting that helps", async () => {
     const answer = await post(JSON.stringify(aiSdk));
@@ -223,6 +300,15 @@ describe("POST /v1/traces of the gateway", () => {
       expect.stringContaining("OTEL_EXPORTER_OTLP_PROTOCOL=http/json"),
     ]);
     expect((await post('{"a": 1}')).status).toBe(400);
+  });
+
+  test("reads gzip, as the collector's exporter sends by default, within the limit of a request", async () => {
+    const packed = (text: string, encoding = "gzip") =>
+      post(new Uint8Array(gzipSync(text)), undefined, { "content-encoding": encoding });
+    expect((await packed(JSON.stringify(aiSdk))).status).toBe(200);
+    expect((await packed(`"${"x".repeat(40_000_000)}"`)).status).toBe(413);
+    for (const answer of [await packed("{}", "br"), await post("{}", undefined, { "content-encoding": "gzip" })])
+      expect([answer.status, await answer.text()]).toEqual([400, expect.stringContaining("gzip")]);
   });
 });
 

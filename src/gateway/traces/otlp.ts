@@ -2,37 +2,42 @@
  * Spans of OpenTelemetry's conventions for generative AI, in OTLP's JSON, as traces. They have no tokens: they become
  * tasks and rows for supervised training, and never batches of reinforcement learning.
  */
-import type { TextMessage, ToolCall, ToolDefinition } from "../../chat/messages.ts";
+import { normalizeContent } from "../../chat/images/content.ts";
+import type { ChatMessage, ImagePart, TextMessage, TextPart, ToolCall, ToolDefinition } from "../../chat/messages.ts";
 import { UserError } from "../../errors.ts";
 import { isObject } from "../../is-object.ts";
 import { own } from "../../own.ts";
+import { mean } from "../../statistics.ts";
+import type { TraceStore } from "./open-trace-store.ts";
 import type { Trace, TraceSession } from "./types.ts";
 
 export interface ReadSpans {
   traces: Trace[];
-  /** Of OpenTelemetry's traces that have scores. */
+  /** Of OpenTelemetry's traces that have calls or scores. */
   sessions: TraceSession[];
   /** Spans that are no model call with its messages, by reason. */
   skipped: Record<string, number>;
 }
 
-/** Changes what is stored, such as personal data; null leaves the call out. */
-export type TraceFilter = (trace: Trace) => Trace | null;
+/** Changes what is stored, such as personal data; null or undefined leaves the call out. */
+export type TraceFilter = (trace: Trace) => Filtered | Promise<Filtered>;
+type Filtered = Trace | null | undefined;
 
 type Attributes = Record<string, unknown>;
 
 /**
  * @param body `{"resourceSpans": [...]}`
- * @throws UserError if it is not OTLP's JSON
+ * @throws UserError if it is not OTLP's JSON, or the filter fails
  */
-export function readSpans(body: unknown, filter: TraceFilter = (trace) => trace): ReadSpans {
+export async function readSpans(body: unknown, filter: TraceFilter = (trace) => trace): Promise<ReadSpans> {
   if (!isObject(body) || !Array.isArray(body.resourceSpans)) {
     throw new UserError('these are not OpenTelemetry traces in JSON: "resourceSpans" is missing', {
       hint: "export with OTLP/HTTP as JSON (OTEL_EXPORTER_OTLP_PROTOCOL=http/json)",
     });
   }
   const found: ReadSpans = { traces: [], sessions: [], skipped: {} };
-  const scores = new Map<string, { started: number; values: number[] }>();
+  const read: Trace[] = [];
+  const sessions = new Map<string, { started: number; scores: Record<string, number> }>();
   const skip = (reason: string) => {
     found.skipped[reason] = (found.skipped[reason] ?? 0) + 1;
   };
@@ -43,33 +48,76 @@ export function readSpans(body: unknown, filter: TraceFilter = (trace) => trace)
     }));
     const started = milliseconds(span.startTimeUnixNano);
     const session = label(span.traceId ?? "");
-    for (const { name, attributes } of [
+    for (const [index, { name, attributes }] of [
       ...events,
       { name: label(span.name), attributes: readAttributes(span.attributes) },
-    ]) {
+    ].entries()) {
       const value = attributes["gen_ai.evaluation.score.value"];
       if (typeof value !== "number" || !Number.isFinite(value)) continue;
       if (name !== "gen_ai.evaluation.result" && attributes["gen_ai.evaluation.name"] === undefined) continue;
-      const known = scores.get(session) ?? { started, values: [] };
-      known.values.push(value);
-      scores.set(session, known);
+      const known = sessions.get(session) ?? { started, scores: {} };
+      known.scores[`${label(span.spanId)} ${index}`] = value;
+      sessions.set(session, known);
     }
     const attributes = { ...readAttributes(span.attributes), ...detailsOf(events) };
-    const reason = toTrace(span, attributes, events, (trace) => {
-      const kept = filter(trace);
-      if (kept === null) skip("left out by the filter");
-      else found.traces.push(kept);
-    });
+    const reason = toTrace(span, attributes, events, (trace) => read.push(trace));
     if (reason !== undefined) skip(reason);
   }
-  for (const [session, { started, values }] of scores) {
+  for (const trace of read) {
+    const kept = await filtered(trace, filter);
+    if (kept === undefined) skip("left out by the filter");
+    else {
+      found.traces.push(kept);
+      if (!sessions.has(trace.session)) sessions.set(trace.session, { started: trace.startedMs, scores: {} });
+    }
+  }
+  for (const [session, { started, scores }] of sessions) {
     found.sessions.push({
       ...{ session, attempt: 0, startedMs: started, endedMs: started, taskId: null, termination: "env_done" },
-      ...{ reward: values.reduce((sum, value) => sum + value, 0) / values.length, correct: null, failure: null },
-      metadata: { source: "opentelemetry" },
+      ...{ reward: rewardOf(scores), correct: null, failure: null },
+      metadata: { source: "opentelemetry", scores },
     });
   }
   return found;
+}
+
+const rewardOf = (scores: Record<string, number>) =>
+  Object.keys(scores).length === 0 ? null : mean(Object.values(scores));
+
+async function filtered(trace: Trace, filter: TraceFilter): Promise<Trace | undefined> {
+  let kept: unknown;
+  try {
+    kept = await filter(trace);
+  } catch (cause) {
+    throw new UserError(`the span filter failed: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+  }
+  if (kept === null || kept === undefined) return undefined;
+  if (!isObject(kept) || kept.id !== trace.id || kept.session !== trace.session) {
+    throw new UserError("the span filter returned something else than the trace with its id and session", {
+      hint: "write: export default (trace) => ({ ...trace, messages: redact(trace.messages), reply: redact(trace.reply) })",
+    });
+  }
+  return kept as unknown as Trace;
+}
+
+/**
+ * Spans of a trace arrive in several exports: scores join those that are stored, and spans that are stored stay as they are.
+ *
+ * @returns how many spans were not stored, by reason
+ */
+export function storeSpans(
+  { trace, session, sessions, find }: Pick<TraceStore, "trace" | "session" | "sessions" | "find">,
+  read: ReadSpans,
+): Record<string, number> {
+  const fresh = read.traces.filter(({ id }) => find(id) === undefined);
+  fresh.forEach(trace);
+  for (const one of read.sessions) {
+    const earlier = sessions({ session: one.session }).find(({ metadata }) => metadata.source === "opentelemetry");
+    const scores = { ...(earlier?.metadata.scores as object), ...(one.metadata.scores as Record<string, number>) };
+    session({ ...one, reward: rewardOf(scores), metadata: { ...one.metadata, scores } });
+  }
+  const known = read.traces.length - fresh.length;
+  return { ...read.skipped, ...(known === 0 ? {} : { "already stored": known }) };
 }
 
 type Span = Record<string, unknown>;
@@ -88,6 +136,8 @@ function toTrace(span: Span, attributes: Attributes, events: Events, add: (trace
   const operation = attributes["gen_ai.operation.name"];
   if (typeof operation !== "string") return "not a span of a model call";
   if (!calls.includes(operation)) return `a span of ${operation.slice(0, 40)}`;
+  const unreadable = unreadablePart(attributes, events);
+  if (unreadable !== undefined) return `a message has ${unreadable}, which is not text, a tool call or an image`;
   const asked = [
     ...readSystem(attributes["gen_ai.system_instructions"]),
     ...readMessages(attributes["gen_ai.input.messages"]),
@@ -132,7 +182,7 @@ function toTrace(span: Span, attributes: Attributes, events: Events, add: (trace
 
 const finishOf = (value: unknown): string | null => {
   const [first] = Array.isArray(value) ? value : [value];
-  return typeof first === "string" ? (first === "tool_calls" ? "stop" : first) : null;
+  return typeof first === "string" ? (/^tool.calls?$/.test(first) ? "stop" : first) : null;
 };
 
 const detailsOf = (events: Events): Attributes =>
@@ -165,6 +215,32 @@ function ofEvent(role: TextMessage["role"], attributes: Attributes): TextMessage
   return [message];
 }
 
+/** What would be missing in the messages. */
+function unreadablePart(attributes: Attributes, events: Events): string | undefined {
+  const parts = ["gen_ai.input.messages", "gen_ai.output.messages"].flatMap((name) =>
+    listOf(fromJson(attributes[name])).flatMap((message) => listOf(message.parts)),
+  );
+  const part = parts.find(
+    ({ type, ...rest }) => !readable.includes(label(type)) && addressOf({ type, ...rest }) === "",
+  );
+  if (part !== undefined) return `a part of type ${label(part.type).slice(0, 40) || "unknown"}`;
+  const isText = (content: unknown) => content === undefined || content === null || typeof content === "string";
+  const list = events.some(
+    ({ name, attributes: { content } }) => /^gen_ai\.\w+\.message$/.test(name) && !isText(content),
+  );
+  return list ? "a list as its content" : undefined;
+}
+
+const readable = ["text", "reasoning", "tool_call", "tool_call_response"];
+
+/** Of an image; empty for anything else. */
+function addressOf({ type, modality, mime_type: mime, content, uri }: Record<string, unknown>): string {
+  const isImage = modality === "image" || label(mime).startsWith("image/");
+  if (!isImage) return "";
+  if (type === "blob" && typeof content === "string") return `data:${label(mime) || "image/png"};base64,${content}`;
+  return type === "uri" && /^https?:/i.test(label(uri)) ? label(uri) : "";
+}
+
 function readSystem(value: unknown): TextMessage[] {
   const given = fromJson(value);
   const text =
@@ -177,10 +253,10 @@ function readSystem(value: unknown): TextMessage[] {
 }
 
 /** Messages with parts. Each result of a tool is a message of its own. */
-function readMessages(value: unknown): TextMessage[] {
+function readMessages(value: unknown): ChatMessage[] {
   return listOf(fromJson(value)).flatMap(({ role, parts, content }) => {
-    const known = role === "system" || role === "assistant" || role === "tool" ? role : "user";
-    if (typeof content === "string" && parts === undefined) return [{ role: known, content }] as TextMessage[];
+    const author = role === "system" || role === "assistant" || role === "tool" ? role : "user";
+    if (typeof content === "string" && parts === undefined) return [{ role: author, content }];
     const list = listOf(parts);
     const of = (type: string) => list.filter((part) => part.type === type);
     const results = of("tool_call_response").map(
@@ -189,19 +265,23 @@ function readMessages(value: unknown): TextMessage[] {
         content: asText(part.response ?? part.result),
       }),
     );
-    const text = of("text")
-      .map((part) => asText(part.content))
-      .join("");
+    const said = normalizeContent(list.flatMap(toPart));
     const reasoning = of("reasoning")
       .map((part) => asText(part.content))
       .join("\n");
     const toolCalls = of("tool_call").map((part) => toCall(part.id, part.name, part.arguments));
-    if (results.length > 0 && text === "" && toolCalls.length === 0) return results;
-    const message: TextMessage = { role: known, content: text };
+    if (results.length > 0 && said === "" && toolCalls.length === 0) return results;
+    const message: ChatMessage = { role: author, content: said };
     if (reasoning !== "") message.reasoning = reasoning;
     if (toolCalls.length > 0) message.toolCalls = toolCalls;
     return [message, ...results];
   });
+}
+
+function toPart(part: Record<string, unknown>): (TextPart | ImagePart)[] {
+  if (part.type === "text") return [{ type: "text", text: asText(part.content) }];
+  const address = addressOf(part);
+  return address === "" ? [] : [{ type: "image", image: { address } }];
 }
 
 /** A name or id. `String` of an object that a client sends may throw. */

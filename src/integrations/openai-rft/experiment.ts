@@ -7,7 +7,7 @@ import type { Dataset } from "../../data/types.ts";
 import { UserError } from "../../errors.ts";
 import { isObject } from "../../is-object.ts";
 import { matchesSchema } from "../../rewards/text/json-schema.ts";
-import { type GraderOptions, type RftRow, toReward } from "./graders.ts";
+import { type GraderOptions, itemCheck, type RftRow, toReward } from "./graders.ts";
 import { messagesSchema, parseGrader, type RftGrader } from "./schema.ts";
 import { compileTemplate } from "./template.ts";
 
@@ -42,12 +42,13 @@ export function openaiRft(options: OpenaiRftOptions): {
   validation?: Dataset<RftRow>;
   workflow: Workflow<RftRow>;
 } {
-  const reward = toReward(parseGrader(options.grader), options);
+  const grader = parseGrader(options.grader);
+  const reward = toReward(grader, options);
   const schema = options.responseFormat === undefined ? undefined : schemaOf(options.responseFormat);
   const shared = (options.tools ?? []).map((tool, index) => toTool(tool, `tools[${index}]`));
   const prompt = options.prompt?.map(({ role, content }) => ({ role, read: compileTemplate(content) }));
   const { reasoningEffort } = options;
-  const rows = (dataset: Dataset<unknown>) => toRows(dataset, prompt);
+  const rows = (dataset: Dataset<unknown>) => toRows(dataset, prompt, itemCheck(grader));
   return {
     train: rows(options.train),
     ...(options.validation === undefined ? {} : { validation: rows(options.validation) }),
@@ -74,7 +75,11 @@ const rowSchema = z.looseObject({ messages: messagesSchema, tools: z.array(z.unk
 
 type Prompt = readonly { role: string; read: ReturnType<typeof compileTemplate> }[];
 
-function toRows(dataset: Dataset<unknown>, prompt: Prompt | undefined): Dataset<RftRow> {
+function toRows(
+  dataset: Dataset<unknown>,
+  prompt: Prompt | undefined,
+  check: ReturnType<typeof itemCheck>,
+): Dataset<RftRow> {
   const read = (index: number): Task<RftRow> => {
     const task = dataset.task(index);
     if (!isObject(task.row)) throw new UserError(`${task.origin}: the row is not an object`);
@@ -100,7 +105,15 @@ function toRows(dataset: Dataset<unknown>, prompt: Prompt | undefined): Dataset<
     }
     return { ...task, row: tools === undefined ? { messages, item } : { messages, tools, item } };
   };
-  for (let index = 0; index < dataset.size; index++) read(index);
+  for (let index = 0; index < dataset.size; index++) {
+    const { row, origin } = read(index);
+    try {
+      check(row.item);
+    } catch (error) {
+      if (!(error instanceof UserError)) throw error;
+      throw new UserError(`${origin}: ${error.message}`, { hint: error.hint });
+    }
+  }
   return { ...dataset, task: read };
 }
 

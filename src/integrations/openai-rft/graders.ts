@@ -42,6 +42,19 @@ export function toReward(grader: ParsedGrader, options: GraderOptions): Reward<R
   };
 }
 
+/** @returns a check that throws a UserError for an item without a value that a template of the grader reads */
+export function itemCheck(grader: ParsedGrader): (item: RftRow["item"]) => void {
+  const all: SingleGrader[] = grader.type === "multi" ? Object.values(grader.graders) : [grader];
+  const templates = all.flatMap((one) => {
+    if ("reference" in one) return [one.input, one.reference];
+    return "input" in one ? one.input.map(({ content }) => content) : [];
+  });
+  const renders = templates.map(compileTemplate);
+  return (item) => {
+    for (const render of renders) render({ item, sample: {} });
+  };
+}
+
 /** `output_json` is the whole reply as JSON, if it is. */
 function sampleOf({ content, toolCalls }: Reply): Record<string, unknown> {
   const tools = toolCalls.map(({ id, name, arguments: given, argumentsText }) => ({
@@ -81,7 +94,7 @@ function toMulti(grader: ParsedGrader & { type: "multi" }, options: GraderOption
     if (graded.some(({ outcome }) => outcome.reward === null))
       return { reward: null, explanation: why.join("; "), metrics };
     const value = formula(new Map(graded.map(({ name, outcome }) => [name, outcome.reward!])));
-    const explanation = `${grader.calculate_output} = ${value}; ${why.join("; ")}`;
+    const explanation = `${grader.calculate_output} = ${Number(value.toPrecision(6))}; ${why.join("; ")}`;
     return { reward: Number.isFinite(value) ? value : null, explanation, metrics };
   };
 }

@@ -44,7 +44,8 @@ export function importJob(job: unknown, data: { train: string; validation?: stri
     const models = { url: "http://127.0.0.1" };
     openaiRft({ train, grader: parsed, responseFormat, tools, models, ...(prompt === undefined ? {} : { prompt }) });
   };
-  check(fromRows("rows", [{ messages: [{ role: "user", content: "?" }] }]));
+  // Without rows, the grader alone is checked.
+  check({ ...fromRows("rows", [{}]), size: 0 });
   const options = [
     `train: await openDataset(file(${JSON.stringify(data.train)})),`,
     ...(data.validation === undefined

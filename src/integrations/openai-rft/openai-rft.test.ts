@@ -219,12 +219,15 @@ test.each<[string, object, string]>([
   expect(() => openaiRft({ train: fromRows("rows", [row]), grader: check("eq") })).toThrow(message);
 });
 
-test("an item without the value that the grader reads is the user's mistake", async () => {
-  const found = await grade(check("eq"), { other: 1 }, "a");
-  expect(found).toMatchObject({
-    reward: null,
-    failure: { message: expect.stringContaining("the item has no answer") },
-  });
+test("a row without the value that a grader reads is refused before a model is asked", () => {
+  const input = [{ role: "user" as const, content: "{{ item.hint.text }}" }];
+  const asking = { type: "label_model" as const, model: "m", input, labels: ["a"], passing_labels: ["a"] };
+  const grader: RftGrader = { type: "multi", graders: { a: check("eq"), b: asking }, calculate_output: "a + b" };
+  const load = (row: object) => () =>
+    openaiRft({ train: fromRows("rows", [{ messages: user, ...row }]), grader, models: { url: "http://127.0.0.1" } });
+  expect(load({ other: 1 })).toThrow("rows[0]: the item has no answer");
+  expect(load({ answer: "a", hint: "none" })).toThrow("rows[0]: the item has no hint.text");
+  expect(load({ answer: "a", hint: { text: "" } })).not.toThrow();
 });
 
 test("any formula is a number, or refused with a sentence", () => {

@@ -1,5 +1,7 @@
 /** A run, its steps and the episodes of a step, one row each. */
+import { printable } from "../../printable.ts";
 import { chart } from "../../tracking/console/text-plots.ts";
+import { readJournalState } from "../index/index-journal.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
 import { describeProblems, readProblems } from "../index/problems.ts";
 import type { Anatomy } from "../queries/anatomy.ts";
@@ -18,6 +20,8 @@ export function runHead(database: IndexDatabase, name: string, width: number): R
   const problem = describeProblems(readProblems(database));
   const curve = oneCurve(database, "reward/mean");
   const steps = curves(database, { names: "" }).steps;
+  // A run of `hone score` has no steps but a report.
+  const report = readJournalState(database).end?.report ?? [];
   const byStep = new Map(curve.map(({ step, value }) => [step, Number(value)]));
   const rewards = steps.map((step) => byStep.get(step) ?? Number.NaN);
   const rows: Row[] = [[span(`${name}: ${steps.length} steps`, bold)]];
@@ -25,6 +29,8 @@ export function runHead(database: IndexDatabase, name: string, width: number): R
   if (rewards.some(Number.isFinite)) {
     const lines = chart(rewards, { width, height: 8, first: steps[0] ?? 1 });
     rows.push([span("mean reward of each step", dim)], ...lines.map((text) => [span(text)]));
+  } else if (report.length > 0) {
+    rows.push(...report.flatMap((line) => (line === "" ? [[]] : wrap([span(printable(line))], width))));
   } else {
     rows.push([span("no step has finished so far", dim)]);
   }
