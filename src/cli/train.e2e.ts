@@ -139,7 +139,7 @@ describe("hone train", () => {
       child.kill("SIGINT");
     });
     expect(ended.code, ended.output).toBe(130);
-    expect(ended.output).toMatch(/step (\d+) is saved; continue with --resume/);
+    expect(ended.output).toMatch(/step (\d+) is saved; to continue, add --resume/);
     const step = Number(/step (\d+) is saved/.exec(ended.output)![1]);
     expect(metricsOf(folder).at(-1)!.step).toBe(step);
     const resumed = await hone([

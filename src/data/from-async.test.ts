@@ -4,7 +4,7 @@ import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { LangfuseClient } from "@langfuse/client";
 import { Client } from "langsmith";
-import { afterAll, expect, test } from "vitest";
+import { afterAll, expect, test, vi } from "vitest";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { setLaunch, takeLaunch } from "../trainer/launch.ts";
 import { openToy, toy } from "../trainer/toy-experiment.fixture.ts";
@@ -88,6 +88,22 @@ test("examples of a LangSmith dataset, by its client 0.12", async () => {
     question: expect.stringContaining("q "),
     answer: expect.stringContaining("a "),
   });
+});
+
+test("a slow service is said every ten seconds", async () => {
+  vi.useFakeTimers();
+  using said = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+  async function* source() {
+    for (let id = 0; id < 3; id++) {
+      yield { id };
+      await vi.advanceTimersByTimeAsync(8000);
+    }
+  }
+  await fromAsync("slow", source, (item) => item);
+  await vi.advanceTimersByTimeAsync(60_000);
+  vi.useRealTimers();
+  const counts = said.mock.calls.map(([text]) => text);
+  expect(counts).toEqual(["slow: fetching the rows, 2 items so far\n", "slow: fetching the rows, 3 items so far\n"]);
 });
 
 test("a run keeps the rows, and a run that is continued reads them instead of the service", async () => {

@@ -73,11 +73,15 @@ type Source<Item> = AsyncIterable<Item> | Iterable<Item>;
 /** The items, and the error of a client as one of its dataset: stacks of packages do not say whose it is. */
 async function* fetched<Item>(name: string, source: Source<Item> | (() => Source<Item> | Promise<Source<Item>>)) {
   let index = 0;
+  const say = () => process.stderr.write(`${name}: fetching the rows, ${index} items so far\n`);
+  const timer = setInterval(say, 10_000).unref();
   try {
     for await (const item of typeof source === "function" ? await source() : source) yield { item, index: index++ };
   } catch (cause) {
     if (cause instanceof HoneError) throw cause;
     throw new UserError(`${name}: fetching the rows failed after ${index} items: ${describe(cause)}`, { cause });
+  } finally {
+    clearInterval(timer);
   }
 }
 

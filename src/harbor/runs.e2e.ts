@@ -188,7 +188,7 @@ runs(
     press(first);
     expect(await first.ended, first.output()).toBe(130);
     expect(first.output()).toMatch(/stopping after this step and saving; Ctrl-C again stops at once/);
-    expect(first.output()).toMatch(/step 2 is saved; continue with --resume/);
+    expect(first.output()).toMatch(/step 2 is saved; to continue, add --resume/);
     await nothingIsLeft();
 
     const second = start(folder, temporary, "resume");

@@ -52,7 +52,9 @@ export function createRecovery(): Recovery {
       if (!(error instanceof RunError) || folder === undefined) return error;
       const path = relative(process.cwd(), folder);
       if (error.hint?.includes(`--resume ${path}`)) return error;
-      const hint = [error.hint?.replace(/\.$/, ""), `continue with --resume ${path}`].filter(Boolean).join("; ");
+      const hint = [error.hint?.replace(/\.$/, ""), `to continue, add --resume ${path} to the command`]
+        .filter(Boolean)
+        .join("; ");
       return new RunError(error.message, { code: error.code, hint, details: error.details, cause: error });
     },
   };

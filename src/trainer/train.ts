@@ -294,7 +294,7 @@ async function endOf(run: Run, done: boolean, next: string | undefined): Promise
     return {
       type: "run-end",
       reason: "stopped",
-      text: `step ${progress.step} is saved; continue with --resume ${path}`,
+      text: `step ${progress.step} is saved; to continue, add --resume ${path} to the command`,
     };
   }
   if (!path || progress.step === 0) return { type: "run-end", reason: "done" };
@@ -311,7 +311,7 @@ async function endOf(run: Run, done: boolean, next: string | undefined): Promise
     `The run is in ${path}. Next:`,
     `  npx hone-rl view ${path}`,
     `  npx hone-rl chat --checkpoint ${path}`,
-    `  npx hone-rl gateway --checkpoint ${path} rllm.sdk.proxy.port=4000   # for agents: http://127.0.0.1:4000/v1`,
+    `  npx hone-rl gateway --checkpoint ${path} --port 4000   # for agents: http://127.0.0.1:4000/v1`,
     canMerge ? `  npx hone-rl export ${path} my-model --as merged` : `  npx hone-rl export ${path} my-adapter`,
   );
   if (next !== undefined) report.push(`  ${next}`);

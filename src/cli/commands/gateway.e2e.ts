@@ -21,7 +21,7 @@ let origin: string;
 beforeAll(async () => {
   const model = await makeTinyModel(join(root, "model"));
   const args = [
-    ...["gateway", `model.name=${model}`, "rollout_engine.renderer_name=hermes", "rllm.sdk.proxy.port=0"],
+    ...["gateway", `model.name=${model}`, "rollout_engine.renderer_name=hermes", "--port", "0"],
     ...[`rllm.sdk.store.path=${store}`, "data.max_response_length=24", "data.max_prompt_length=2048"],
     ...["local.device=cpu", "local.dtype=float32", "local.threads=1"],
   ];

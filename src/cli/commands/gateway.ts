@@ -15,11 +15,12 @@ import { checkRunGateway, openRunGateway, requireGatewayPort } from "../../train
 import { composeSupported } from "../compose-supported.ts";
 import { loadSpanFilter, spanFilterHelp } from "../load-span-filter.ts";
 import { type OpenModel, openModel } from "../open-model.ts";
-import { checkpoint, overrides } from "../options.ts";
+import { checkpoint, overrides, wholeNumber } from "../options.ts";
 import { untilSignal } from "../until-signal.ts";
 
 interface GatewayFlags {
   checkpoint?: string;
+  port?: number;
   upstream?: string[];
   upstreamKind?: "vllm" | "sglang";
   upstreamModel?: string;
@@ -31,6 +32,11 @@ export function register(command: Command): void {
   command
     .argument(...overrides)
     .addOption(checkpoint())
+    .option(
+      "--port <number>",
+      "the port to listen on; 0 takes a free one; the same as rllm.gateway.port",
+      wholeNumber(0, 65_535),
+    )
     .option(
       "--upstream <url>",
       "sample on this inference server; model.name is then a folder with the tokenizer; repeat it for several servers of one model; the environment variable VLLM_API_KEY sets their key",
@@ -50,7 +56,7 @@ export function register(command: Command): void {
 }
 
 const help = `
-The gateway listens on rllm.sdk.proxy.host and rllm.sdk.proxy.port. An agent's
+Without --port, the gateway listens on rllm.sdk.proxy.port. An agent's
 base URL is the address with /v1, or with /s/NAME/a/0/v1 for a session of its
 own. POST /v1/traces takes OpenTelemetry's spans of model calls (OTLP/HTTP in
 JSON) into the trace store.
@@ -75,6 +81,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   const { config } = composed;
   // Agents must know the port, since Hone does not start them here.
   config.rllm.sdk.proxy.mode = "external";
+  if (flags.port !== undefined) config.rllm.gateway.port = flags.port;
   if (flags.imageHosts !== undefined) config.rllm.gateway.image_hosts = flags.imageHosts;
   checkRunGateway(config);
   await requireGatewayPort(config);

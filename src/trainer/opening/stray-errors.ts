@@ -27,7 +27,7 @@ let uninstall: (() => void) | undefined;
 
 /** @param folder the run folder; undefined when nothing is kept */
 export function watchStrayErrors(warn: (text: string) => void, folder: string | undefined): StrayErrors {
-  const resume = folder && `continue with --resume ${relative(process.cwd(), folder)}`;
+  const resume = folder && `to continue, add --resume ${relative(process.cwd(), folder)} to the command`;
   let reject = (_error: unknown) => {};
   const fatal = new Promise<never>((_, rejectFatal) => {
     reject = rejectFatal;
