@@ -1,10 +1,10 @@
 #!/usr/bin/env node
 /**
- * `npm test` runs every check: types, the page's types, lint, unused code, the site, unit tests, slow ones, the worker's tests, some
- * of them again on a simulated device, the agents of examples/agents, end-to-end tests. It sets up what is missing meanwhile. All
- * run even when one fails.
+ * `npm test` runs every check: types, the page's types, lint, unused code, the site, unit tests, the worker's tests, some of
+ * them again on a simulated device, the agents of examples/agents, end-to-end tests. It sets up what is missing meanwhile. All run
+ * even when one fails.
  *
- *     npm test -- quick         types, page, lint, unused, unit, and one training run
+ *     npm test -- quick         types, page, lint, unused, unit tests that are not slow, and one training run
  *     npm test -- nightly       also the tests that take too long for each change, fuzz tests for a minute each, and Node 22 and 24
  *     npm test -- types unit    these checks
  */
@@ -55,8 +55,8 @@ const checksWith = (python) => ({
   lint: [...tool("@biomejs/biome/bin/biome"), "check", "."],
   unused: [...tool("knip/bin/knip.js"), "--no-progress"],
   site: [process.execPath, join(packageRoot, "scripts/maintain/site.mjs")],
-  unit: vitest("--project", "unit", "--project", "unit-alone"),
-  slow: vitest("--project", "unit-slow"),
+  fast: vitest("--project", "unit", "--project", "unit-alone"),
+  unit: vitest("--project", "unit*"),
   run: vitest("--project", "e2e", "src/cli/train.e2e.ts", "-t", "raises the reward of a real model"),
   worker: pytest(python, "worker/tests"),
   device: [
@@ -93,7 +93,9 @@ async function commandOf(name, python, longer) {
   return [await prepareNodeVersion(other.version), ...vitest(...other.args).slice(1)];
 }
 const needPython = ["run", "worker", "device", "e2e"];
-const quick = ["types", "page", "lint", "unused", "unit", "run"];
+const quick = ["types", "page", "lint", "unused", "fast", "run"];
+/** Parts of `unit` and `e2e`. */
+const onlyQuick = ["fast", "run"];
 
 /** @param {string[]} args */
 function chosenChecks(args) {
@@ -105,9 +107,8 @@ function chosenChecks(args) {
       hint: `Checks: ${names.join(", ")}. quick and nightly select a shorter and a longer test.`,
       exitCode: 2,
     });
-  // `e2e` contains `run`.
   if (asked.length === 0) {
-    return names.filter((name) => name !== "run" && (args.includes("nightly") || !(name in onOtherNodes)));
+    return names.filter((name) => !onlyQuick.includes(name) && (args.includes("nightly") || !(name in onOtherNodes)));
   }
   return names.filter((name) => asked.includes(name) || (asked.includes("quick") && quick.includes(name)));
 }
