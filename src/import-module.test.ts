@@ -54,7 +54,17 @@ test.each<[string, Record<string, string>, string, string]>([
   [
     "an import of a CommonJS file with top-level await",
     { "train.ts": 'import "./side";\nexport default {};', "side.ts": "await null; export {};", "package.json": "{}" },
-    "train.ts imports a file that awaits at its top level but is not an ES module",
+    "train.ts imports a file that must be an ES module",
+    '"type": "module" to the package.json',
+  ],
+  [
+    "an import of a CommonJS file that loads what the script loads",
+    {
+      "train.ts": 'import base from "./side.ts"; import { train } from "hone-rl"; export default [base, train];',
+      "side.ts": 'import { train } from "hone-rl"; export default train;',
+      "package.json": "{}",
+    },
+    "train.ts imports a file that must be an ES module",
     '"type": "module" to the package.json',
   ],
   [

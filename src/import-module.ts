@@ -129,12 +129,10 @@ async function explain(error: unknown, file: string): Promise<unknown> {
   const ours = own(renamed, notExported?.[1] ?? "");
   const known = ours === undefined ? [] : Object.keys(await import(ours));
   const [near] = nearest(notExported?.[2] ?? "", known, 1);
-  const awaits = code === "ERR_REQUIRE_CYCLE_MODULE" || /ERROR: Top-level await/.test(error.message);
-  // Node 22: a CommonJS file requires an ES module that the script is importing.
-  const isHalfLoaded = /is from a module not been linked/.test(error.message);
-  if (awaits || isHalfLoaded) {
-    const what = awaits ? "awaits at its top level but is not an ES module" : "is not an ES module but loads one";
-    return new UserError(`${file} imports a file that ${what}: ${error.message}`, {
+  // Of a CommonJS file that awaits at its top level, or requires an ES module that the script is importing (Node 20, Node 22).
+  const isCommonJs = /ERROR: Top-level await|is from a module not been linked/.test(error.message);
+  if (isCommonJs || code === "ERR_REQUIRE_CYCLE_MODULE") {
+    return new UserError(`${file} imports a file that must be an ES module: ${error.message}`, {
       hint: 'add "type": "module" to the package.json of that file, or rename it to .mts',
       cause: error,
     });
