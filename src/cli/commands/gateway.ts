@@ -56,10 +56,10 @@ export function register(command: Command): void {
 }
 
 const help = `
-Without --port, the gateway listens on rllm.sdk.proxy.port. An agent's
-base URL is the address with /v1, or with /s/NAME/a/0/v1 for a session of its
-own. POST /v1/traces takes OpenTelemetry's spans of model calls (OTLP/HTTP in
-JSON) into the trace store.
+Without --port, the gateway listens on rllm.sdk.proxy.port; its host is
+rllm.sdk.proxy.host. An agent's base URL is the address with /v1, or with
+/s/NAME/a/0/v1 for a session of its own. POST /v1/traces takes OpenTelemetry's
+spans of model calls (OTLP/HTTP in JSON) into the trace store.
 
 Examples:
   hone gateway
