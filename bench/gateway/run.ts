@@ -18,12 +18,12 @@
  */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
 import { cpus, loadavg, tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
+import { freePort } from "../../src/processes/free-port.ts";
 import type { Load, Measured } from "./load.ts";
 
 const { values: flags } = parseArgs({
@@ -277,13 +277,4 @@ function ms(milliseconds: number | null): string {
   // JSON has no NaN: nothing was answered in time.
   if (milliseconds === null) return "none";
   return `${milliseconds.toFixed(Math.abs(milliseconds) < 10 ? 2 : 0)} ms`;
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const address = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  if (address === null || typeof address === "string") throw new Error("no port");
-  return address.port;
 }

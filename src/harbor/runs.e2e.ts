@@ -1,8 +1,6 @@
 /** Runs on Harbor tasks that are interrupted, whose parts are killed, or two at once: nothing is left. Only in nightly. */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
-import { once } from "node:events";
 import { closeSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeSync } from "node:fs";
-import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
@@ -10,6 +8,7 @@ import { beforeAll, expect, test } from "vitest";
 import type { Engine } from "../containers/engine.ts";
 import { hostImage, testEngine } from "../containers/host-image.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
+import { freePort } from "../processes/free-port.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { makeTask, testsFolder } from "./make-tasks.fixture.ts";
 import { hostName } from "./run-trial.ts";
@@ -232,14 +231,6 @@ runs(
   },
   900_000,
 );
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0);
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  return port;
-}
 
 /** Writes until nothing fits. */
 function fill(file: string): void {

@@ -1,8 +1,7 @@
 /** Environments of other systems, from their packages, train a tiny model. Only in nightly: their packages are installed. */
 import { execFile, execFileSync, spawn } from "node:child_process";
 import { cpSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { createServer } from "node:http";
-import { type AddressInfo, connect } from "node:net";
+import { connect } from "node:net";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
@@ -14,6 +13,7 @@ import { hostImage, testEngine } from "../containers/host-image.fixture.ts";
 import { fromRows } from "../data/from-rows.ts";
 import type { Dataset } from "../data/types.ts";
 import { nightly } from "../nightly.fixture.ts";
+import { freePort } from "../processes/free-port.ts";
 import { prepareEnvironment } from "../python/prepare.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
@@ -32,14 +32,6 @@ const ends: (() => void)[] = [];
 afterAll(() => {
   for (const end of ends) end();
 });
-
-const freePort = async () => {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-};
 
 async function listens(port: number): Promise<void> {
   for (let tries = 0; tries < 600; tries++) {
@@ -216,9 +208,10 @@ __all__ = ["WordTaskset"]
 
   // It needs Python 3.12 and a gigabyte, so it runs where somebody has installed it.
   test.skipIf(!process.env.HONE_NEMO_GYM_PYTHON)("NeMo Gym's agent with a tool", async () => {
-    const [port, listen] = [await freePort(), await freePort()];
     const script = join(import.meta.dirname, "../../worker/tests/serve_nemo_gym.py");
-    start(process.env.HONE_NEMO_GYM_PYTHON!, [script, String(port), `http://127.0.0.1:${listen}/v1`]);
+    const [listen, port] = [await freePort(), await freePort()];
+    const ports = [port, await freePort(), await freePort(), await freePort()].map(String);
+    start(process.env.HONE_NEMO_GYM_PYTHON!, [script, `http://127.0.0.1:${listen}/v1`, ...ports]);
     await listens(port);
     const tool = {
       name: "get_weather",

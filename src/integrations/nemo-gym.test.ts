@@ -2,6 +2,7 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { text } from "node:stream/consumers";
 import { afterEach, expect, test } from "vitest";
+import { freePort } from "../processes/free-port.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import { type NemoGymRow, nemoGym } from "./nemo-gym.ts";
 
@@ -25,14 +26,6 @@ async function serve(run: (body: Run) => Promise<[status: number, body: unknown]
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
-
-const freePort = async () => {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-};
 
 const rows = [{ responses_create_params: { input: "one" }, answer: 1 }];
 

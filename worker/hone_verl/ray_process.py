@@ -1,10 +1,8 @@
 """The processes of a Ray cluster on this machine: starts them again if Ray gives up, and ends all of them."""
 
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import psutil
 from hone_worker.errors import RunFailure
+from hone_worker.free_port import free_port
 from hone_worker.parent import end_with_parent
 
 from .logs import end_of, last_lines
@@ -36,8 +35,6 @@ _SETTINGS = {
 # Without these settings, all clusters of a machine would use the same ports. The raylet does not wait for an agent
 # whose port it knows.
 _PORTS = ("port", "ray-client-server-port", "runtime-env-agent-port", "dashboard-agent-grpc-port", "metrics-export-port")
-# Below the ports that systems give to outgoing connections, because some are used only seconds later.
-_PORT_RANGE = range(15000, 32768)
 _END_SECONDS = 2
 _POLL_SECONDS = 0.1
 
@@ -64,7 +61,7 @@ class RayProcess:
         _remove_stale()
         log.parent.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, _STARTS + 1):
-            ports = {name: _free_port() for name in _PORTS}
+            ports = {name: free_port() for name in _PORTS}
             begin = log.stat().st_size if log.exists() else 0
             self._launch({"temp-dir": self._folder, **options, **ports}, log)
             failure = self._failure(log, begin)
@@ -162,11 +159,3 @@ def _remove_stale() -> None:
 def _short_folder() -> Path:
     folder = tempfile.gettempdir()
     return Path(folder if len(folder) <= _LONGEST else "/tmp")
-
-
-def _free_port() -> int:
-    for port in random.sample(_PORT_RANGE, len(_PORT_RANGE)):
-        with socket.socket() as one, suppress(OSError):
-            one.bind(("", port))
-            return port
-    raise RunFailure(f"no port from {_PORT_RANGE.start} to {_PORT_RANGE.stop - 1} is free for Ray")

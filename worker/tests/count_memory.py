@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from hone_sharded.model import TokenOutputs, load_plain
 from hone_sharded.sharding import ShardingOptions, make_sharding
+from hone_worker.free_port import free_port
 from hone_worker.models.plain_model import find_source
 from hone_worker.policies.adamw import AdamSettings
 from torch.distributed.tensor import DTensor
@@ -87,4 +88,4 @@ def run(rank: int, cases: list[dict], port: int) -> None:
 
 
 if __name__ == "__main__":
-    mp.spawn(run, (json.loads(sys.argv[1]), 29_000 + os.getpid() % 1000), nprocs=RANKS)
+    mp.spawn(run, (json.loads(sys.argv[1]), free_port()), nprocs=RANKS)

@@ -1,12 +1,11 @@
 """Serves NeMo Gym's example of a tool in one process: its resources server, its agent server, and its model server.
 
-Arguments: the agent server's port, and the address of the model.
+Arguments: the address of the model, and the ports of the agent server, the two others, and the head.
 """
 
 import asyncio
 import json
 import os
-import socket
 import sys
 
 import uvicorn
@@ -20,14 +19,8 @@ from responses_api_models.openai_model.app import SimpleModelServer
 HOST = "127.0.0.1"
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return found.getsockname()[1]
-
-
-def main(port, base_url):
-    ports = {"resources_servers": free_port(), "responses_api_agents": port, "responses_api_models": free_port()}
+def main(base_url, agent, resources, model, head):
+    ports = {"resources_servers": resources, "responses_api_agents": agent, "responses_api_models": model}
     names = {"resources_servers": "weather", "responses_api_agents": "agent", "responses_api_models": "policy"}
     where = {
         names[kind]: {kind: {names[kind]: {"host": HOST, "port": number, "entrypoint": "app.py"}}}
@@ -35,8 +28,7 @@ def main(port, base_url):
     }
     # Else it would read its settings from this program's arguments.
     os.environ["NEMO_GYM_CONFIG_DICT"] = json.dumps(where)
-    head = BaseServerConfig(host=HOST, port=free_port())
-    client = ServerClient(head_server_config=head, global_config_dict=OmegaConf.create(where))
+    client = ServerClient(head_server_config=BaseServerConfig(host=HOST, port=head), global_config_dict=OmegaConf.create(where))
     more = {
         "responses_api_agents": {
             "resources_server": {"type": "resources_servers", "name": "weather"},
@@ -63,4 +55,4 @@ def main(port, base_url):
     asyncio.run(serve())
 
 
-main(int(sys.argv[1]), sys.argv[2])
+main(sys.argv[1], *map(int, sys.argv[2:]))

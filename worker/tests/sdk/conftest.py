@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import tinker
+from hone_worker.free_port import free_port
 from reference import Reference
 from tinker import types
 
@@ -30,9 +30,7 @@ class Server:
     def __init__(self, folder: Path, *more: str):
         self.folder = folder
         self.more = more
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.start()
 

@@ -1,11 +1,10 @@
 /** Starts, watches and stops an inference server. */
 import { randomUUID } from "node:crypto";
-import type { AddressInfo } from "node:net";
-import { createServer } from "node:net";
 import { relative } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError } from "../../../errors.ts";
 import { type Death, describeDeath } from "../../../processes/describe-death.ts";
+import { freePort } from "../../../processes/free-port.ts";
 import { guardGroup } from "../../../processes/group-guard.ts";
 import { startProcess } from "../../../processes/start-process.ts";
 import { EngineDied } from "../../engine-died.ts";
@@ -98,17 +97,6 @@ async function isReady(url: string, apiKey: string, servedName: string): Promise
   } catch {
     return false; // Not listening so far.
   }
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.once("error", reject);
-    server.listen(0, "127.0.0.1", () => {
-      const { port } = server.address() as AddressInfo;
-      server.close(() => resolve(port));
-    });
-  });
 }
 
 const hints = {
