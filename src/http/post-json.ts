@@ -35,6 +35,8 @@ export async function postJson(
     if (response.ok && text !== "") return readJson(url, text);
     // A server that is killed while it answers may leave an empty answer.
     const answer = `${url} answered ${response.status}: ${text.slice(0, 300)}`;
+    // A status of 429 that stays until somebody pays.
+    if (text.includes('"insufficient_quota"')) throw new UserError(answer, { hint: "Add credit to the account." });
     if (!response.ok && !isTemporaryStatus(response.status)) {
       const suspect = response.status === 404 ? "the name of the model" : "the key of the server";
       throw new UserError(answer, { hint: `Check the address and ${suspect}.` });

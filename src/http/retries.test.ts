@@ -96,18 +96,31 @@ test.each([
   expect(reasonOf(error)).toBe(reason);
 });
 
-test("a request waits as long as the server asks", async () => {
-  const times: number[] = [];
-  const answer: RequestListener = (_, response) => {
-    times.push(performance.now());
-    if (times.length === 1) response.writeHead(429, { "retry-after": "1" }).end("busy");
-    else response.end("[1]");
-  };
+async function post(answer: RequestListener) {
   const server = createServer(answer).listen(0, "127.0.0.1");
   await new Promise((resolve) => server.once("listening", resolve));
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   const options = { retries: 1, pauseSeconds: 0.001, timeoutSeconds: 5, signal: new AbortController().signal };
-  expect(await postJson(url, {}, options)).toEqual({ value: [1], retries: 1 });
+  return postJson(url, {}, options).finally(() => server.close());
+}
+
+test("a request waits as long as the server asks", async () => {
+  const times: number[] = [];
+  const posted = await post((_, response) => {
+    times.push(performance.now());
+    if (times.length === 1) response.writeHead(429, { "retry-after": "1" }).end("busy");
+    else response.end("[1]");
+  });
+  expect(posted).toEqual({ value: [1], retries: 1 });
   expect(times[1]! - times[0]!).toBeGreaterThan(900);
-  server.close();
+});
+
+test("an account without credit is not asked again", async () => {
+  let calls = 0;
+  const posted = post((_, response) => {
+    calls++;
+    response.writeHead(429).end('{"error":{"code":"insufficient_quota"}}');
+  });
+  await expect(posted).rejects.toThrow("insufficient_quota");
+  expect(calls).toBe(1);
 });

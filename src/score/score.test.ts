@@ -127,7 +127,9 @@ describe("hone score", () => {
     const viewed = spawnSync(process.execPath, ["--import", "tsx", main, "view", found.folder, "--text"]);
     expect(String(viewed.stdout)).toContain("small: reward 0.500");
     expect(readFileSync(join(found.folder, "events.jsonl"), "utf8")).toContain("there is something to learn from");
-    expect(readFileSync(join(found.folder, "config.yaml"), "utf8")).toMatch(/name: "?small"? # .*--model small/);
+    const config = readFileSync(join(found.folder, "config.yaml"), "utf8");
+    expect(config).toMatch(/name: "?small"? # .*--model small/);
+    expect(config).toMatch(/^ {2}backend: null/m);
     expect(JSON.parse(line!)).toMatchObject({ step: 0, kind: "validation", "val/reward": 0.5, "score/calls": 16 });
     const report = reportScore(found).join("\n");
     expect(report).toContain("small: reward 0.5");

@@ -93,8 +93,12 @@ export async function score(
   const finished: Episode[] = [];
   let stopped: string | null = null;
   try {
-    // The viewer shows the model that answered.
-    const stored = { ...composed.stored, model: { ...(composed.stored.model as object), name: provider.name } };
+    // The viewer shows the model that answered, and no backend.
+    const stored = {
+      ...composed.stored,
+      model: { ...(composed.stored.model as object), name: provider.name },
+      rllm: { ...(composed.stored.rllm as object), backend: null },
+    };
     const origins = new Map(composed.origins).set("model.name", { kind: "flag", text: `--model ${provider.name}` });
     folder.writeConfig(toYaml(stored, origins, { unresolved: true }), origins);
     const running = runRollouts({

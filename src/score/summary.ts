@@ -138,7 +138,7 @@ export function describeScore(score: Score): string[] {
       .map(([name, value]) => `  ${shorten(name.slice("batch/".length))} ${formatNumber(value)}`),
     ...(metrics.length > shownMetrics ? [`  and ${metrics.length - shownMetrics} other metrics`] : []),
     signal(score),
-    `${usage.calls} calls, ${usage.input} input and ${usage.output} output tokens${price}`,
+    `${usage.calls} calls of the model, ${usage.input} input and ${usage.output} output tokens${price}`,
     ...(usage.overlong === 0
       ? []
       : [`${usage.overlong} replies are longer than data.max_response_length, at which training cuts them off`]),

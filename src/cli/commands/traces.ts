@@ -196,7 +196,7 @@ async function importCommand(file: string, flags: StoreFlags & { project: string
   }
   const calls = exports.flatMap(({ traces }) => traces);
   print([
-    `${calls.length} calls of ${new Set(calls.map(({ session }) => session)).size} traces read`,
+    `calls read: ${calls.length}, of traces: ${new Set(calls.map(({ session }) => session)).size}`,
     ...Object.entries(skipped).map(([reason, count]) => printable(`skipped ${count} spans: ${reason}`)),
   ]);
 }

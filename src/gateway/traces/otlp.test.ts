@@ -330,7 +330,7 @@ test("hone traces import reads a file through a filter", () => {
   expect([imported.status, imported.stderr, imported.stdout]).toEqual([
     0,
     "",
-    expect.stringContaining("2 calls of 1 traces read"),
+    expect.stringContaining("calls read: 2, of traces: 1"),
   ]);
   const kept = openTraceStore({ path: store, create: false });
   expect(
