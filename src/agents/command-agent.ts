@@ -5,6 +5,7 @@ import { RunError, UserError } from "../errors.ts";
 import { guardGroup } from "../processes/group-guard.ts";
 import type { GatewayAccess, Outcome, Workflow } from "./types.ts";
 
+/** How an agent's program ended. */
 export interface AgentResult {
   /** What the program wrote to its standard output. */
   output: string;

@@ -16,6 +16,8 @@ export class ToolArgumentError extends Error {
 }
 
 /**
+ * A tool whose arguments are checked before `run` gets them; the model is told of a mistake.
+ *
  * @example
  * const weather = defineTool({
  *   name: "weather", description: "The weather of a city.", parameters: { city: z.string() },

@@ -16,6 +16,7 @@ export const isContent = (content: unknown): content is Content =>
 
 const isPart = (part: unknown) => typeof part === "object" && part !== null && "type" in part;
 
+/** How a row becomes the first messages. */
 export interface PromptOptions<Row> {
   /** The row as one user message (text, or parts with images), or as a whole conversation. */
   prompt: (row: Row) => Shown | Promise<Shown>;

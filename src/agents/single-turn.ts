@@ -9,6 +9,8 @@ export interface SingleTurnOptions<Row> extends PromptOptions<Row> {
 }
 
 /**
+ * A workflow of one prompt and one reply, which `reward` grades.
+ *
  * @example
  * singleTurn<{ question: string; answer: number }>({
  *   prompt: (row) => row.question,

@@ -5,6 +5,7 @@ import type { Task } from "../data/task.ts";
 import type { TerminationReason, Trial } from "../trajectories/types.ts";
 import type { Shown } from "./prompt.ts";
 
+/** Of one model call; what is absent is as the run's settings say. */
 export interface CallParams extends CallOptions {
   /** Maximum number of tokens of this reply; `data.max_response_length` always applies, too. */
   maxTokens?: number;
@@ -75,6 +76,7 @@ export interface Outcome {
   termination?: Exclude<TerminationReason, "timeout" | "error">;
 }
 
+/** What a reward can read besides the row and the reply. */
 export interface RewardContext<Row = unknown> {
   task: Task<Row>;
   /** The input of the last model call. */
@@ -102,6 +104,7 @@ export interface Tool extends ToolDefinition {
 /** What an agent sees. Text, or parts with images, becomes a user message; messages are used unchanged. */
 export type Observation = Shown;
 
+/** What an environment gets from its rollout. */
 export interface EnvironmentContext {
   /** Aborted when the rollout's time limit is reached or the run stops. */
   signal: AbortSignal;
@@ -109,6 +112,7 @@ export interface EnvironmentContext {
   random: () => number;
 }
 
+/** An environment's answer to an action. */
 export interface EnvironmentStep {
   /** What the agent sees next; not shown when `done`. */
   observation: Observation;
@@ -175,6 +179,7 @@ export interface GatewayAccess extends GatewayAddress {
   result(): Promise<unknown>;
 }
 
+/** What a workflow gets besides its task. */
 export interface WorkflowContext {
   model: ModelClient;
   /**

@@ -17,6 +17,7 @@ export interface UseToolsOptions<Row> extends PromptOptions<Row> {
   params?: CallParams | undefined;
 }
 
+/** Tools, with what closes their server. */
 export interface ToolBox {
   tools: readonly Tool[];
   close?(): void | Promise<void>;

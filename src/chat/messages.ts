@@ -1,6 +1,7 @@
 /** The parts of a conversation: messages, tool calls, tool definitions. */
 import type { ImageSource } from "../images/types.ts";
 
+/** A call that the model asks for. */
 export interface ToolCall {
   /** The result of the call refers to it. Ids from Hone are unique within a rollout. */
   id: string;
@@ -26,6 +27,7 @@ export interface ImagePart {
 /** Text, or text and images in order. Only user and tool messages have images. */
 export type Content = string | readonly (TextPart | ImagePart)[];
 
+/** A message of a conversation; the APIs of providers are translated to and from it. */
 export interface ChatMessage {
   role: "system" | "user" | "assistant" | "tool";
   /** Empty if an assistant's message consists of tool calls. */
@@ -49,6 +51,7 @@ export interface AssistantMessage extends TextMessage {
   role: "assistant";
 }
 
+/** What the model is told about a tool. */
 export interface ToolDefinition {
   name: string;
   description?: string;

@@ -21,6 +21,7 @@ export interface ContainerSandboxOptions {
   warm?: number;
 }
 
+/** A sandbox that runs programs in containers. */
 export interface ContainerSandbox extends Sandbox {
   counts(): WarmCounts;
   /** Gives back the containers that wait. They are also given back when this process ends. */

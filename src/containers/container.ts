@@ -35,6 +35,7 @@ export interface ExecOptions {
   signal?: AbortSignal;
 }
 
+/** How a command ended. */
 export interface Executed {
   exitCode: number;
   stdout: string;
@@ -65,6 +66,7 @@ export interface ContainerContext {
   warmQueueSize?: number;
 }
 
+/** Starts a container of the image. */
 export interface OpenContainer {
   (context?: ContainerContext): Promise<Container>;
   /** Of the containers that were started. */
@@ -74,6 +76,8 @@ export interface OpenContainer {
 }
 
 /**
+ * Containers for workflows: one for each rollout that asks, started in advance if `warm` says so.
+ *
  * @returns a function that starts a container; `tearDown` of the workflow's context closes it with the rollout
  * @example
  * const open = container({ image: "python:3.13-slim" });

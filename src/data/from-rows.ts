@@ -5,6 +5,8 @@ import type { Task } from "./task.ts";
 import type { Dataset } from "./types.ts";
 
 /**
+ * A dataset of rows in memory.
+ *
  * @param options.id returns a unique id for a row; default `"{name}/{index}"`
  * @example
  * const sums = fromRows("sums", [{ question: "2+2", answer: 4 }]);

@@ -4,6 +4,8 @@ import { deriveSeed, uniforms } from "../random.ts";
 import type { Dataset } from "./types.ts";
 
 /**
+ * A dataset whose rows are made when they are asked for.
+ *
  * @param make must depend only on its arguments; `random()` returns uniforms in [0, 1), seeded per row
  * @param options.seed seed of the rows (default 0); the rows also depend on the name
  * @example

@@ -8,6 +8,8 @@ import { openParquet } from "./parquet.ts";
 import type { Dataset, FileRow } from "./types.ts";
 
 /**
+ * The rows of a file or of a dataset on the Hugging Face hub.
+ *
  * @param spec a `.jsonl` or `.parquet` file, or `hub:organization/name?config=main&split=train`
  * @example
  * const rows = await openDataset("data/train.jsonl");

@@ -1,6 +1,7 @@
 /** Datasets: rows by index. Kept minimal, so that a generated dataset can be a function and a file an array. */
 import type { Task } from "./task.ts";
 
+/** Tasks by their index. */
 export interface Dataset<Row> {
   name: string;
   size: number;

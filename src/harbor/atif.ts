@@ -147,7 +147,7 @@ export interface AtifRow {
   tools?: unknown[];
 }
 
-/** @returns the document's conversation, and those of the subagents in it, as rows */
+/** The document's conversation, and those of the subagents in it, as rows. */
 export function atifRows({ steps, agent, subagent_trajectories: others = [] }: AtifTrajectory): AtifRow[] {
   const messages = steps.flatMap(({ source, message, tool_calls: calls, observation }) => {
     const role = source === "agent" ? "assistant" : source;

@@ -47,6 +47,8 @@ const programFolder = "/opt/agent";
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /**
+ * A workflow: an unmodified coding agent works on a task of Harbor in its container; its model is behind the gateway.
+ *
  * @throws UserError for an agent that cannot be trained
  * @example
  * harbor({ agent: "pi", environment: "docker" })

@@ -1,6 +1,7 @@
 /** Combines several rewards. */
 import type { Outcome, Reward } from "../agents/types.ts";
 
+/** A reward with its weight in the sum. */
 export interface RewardPart<Row> {
   weight: number;
   reward: Reward<Row>;

@@ -5,6 +5,7 @@ import { isObject } from "../is-object.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import type { SourceKind } from "../trainer/source.ts";
 
+/** What `sft` and `dpo` learn from. */
 export interface SourceOptions<Row = unknown> {
   /** In one of the formats of docs/guide/fine-tuning.md. */
   data: Dataset<unknown>;

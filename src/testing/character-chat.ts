@@ -17,6 +17,7 @@ const escaped = (text: string) => text.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
 /** Stands for the characters that are not in the alphabet, if the alphabet contains it. */
 const unknown = "\uFFFD";
 
+/** A chat that needs no tokenizer's files. */
 export interface CharacterChat extends Chat {
   readonly eosId: number;
   readonly vocabularySize: number;

@@ -32,6 +32,8 @@ export interface RunWorkflowOptions<Row> {
 }
 
 /**
+ * Runs a workflow on rows with replies from a function instead of a model.
+ *
  * @returns episodes by row, then rollout
  *
  * @example

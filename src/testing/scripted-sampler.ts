@@ -15,6 +15,7 @@ export interface ScriptedReply {
   toolCalls?: readonly { name: string; arguments?: Readonly<Record<string, unknown>> }[];
 }
 
+/** One reply of a script. */
 export type ScriptLine = string | ScriptedReply | Int32Array;
 
 /**
@@ -50,6 +51,8 @@ function spell({ reasoning, text = "", toolCalls = [] }: ScriptedReply): string 
 }
 
 /**
+ * A sampler whose replies a function writes, with a chat whose tokens are characters.
+ *
  * @example
  * const { sampler, chat } = scriptedSampler((messages) => (messages.at(-1)?.content === "2+2" ? "4" : "no idea"));
  */

@@ -9,6 +9,7 @@ import type { ConfigInput } from "../config/schema.ts";
 import type { Dataset } from "../data/types.ts";
 import type { SourceKind } from "./source.ts";
 
+/** What is trained: tasks, a workflow that attempts and grades them, and settings. */
 export interface Experiment<Row> extends NamedParts<Row> {
   /** Tasks to learn from. */
   train: Dataset<Row>;
@@ -39,6 +40,7 @@ export interface Experiment<Row> extends NamedParts<Row> {
   next?: string;
 }
 
+/** The prompt after which a teacher scores a reply. */
 export type TeacherPrompt<Row> = (
   row: Row,
   messages: readonly ChatMessage[],

@@ -5,6 +5,7 @@ import type { Experiment } from "./experiment.ts";
 import { type TrainOptions, takeLaunch, withLaunch } from "./launch.ts";
 import { type RunSummary, train } from "./train.ts";
 
+/** One run of a chain, which begins with the model of the run before it. */
 export interface Stage {
   /** Also of its folder: `{folder}/{number}-{name}`. */
   name: string;

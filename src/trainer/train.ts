@@ -29,6 +29,7 @@ import { beforeAfter } from "./records/before-after.ts";
 import { createRecovery, type Recovery } from "./recovery.ts";
 import type { Run } from "./run.ts";
 
+/** How a run ended. */
 export interface RunSummary {
   /** 0: all planned steps are done; 130: stopped by Ctrl-C. */
   exitCode: number;

@@ -4,6 +4,7 @@ import type { Dataset } from "../../data/types.ts";
 import { uniforms } from "../../random.ts";
 import type { Environment, Reply } from "../types.ts";
 
+/** A map to cross. */
 export interface GridWorldRow {
   /** Number of cells per side. */
   size: number;
@@ -32,7 +33,11 @@ const moves = { up: [0, -1], right: [1, 0], down: [0, 1], left: [-1, 0] } as con
 type Move = keyof typeof moves;
 const directions = Object.keys(moves) as Move[];
 
-/** @throws Error for a size below 2, or if 1000 random maps have no path to the goal */
+/**
+ * The map that a row describes; the same row always gives the same one.
+ *
+ * @throws Error for a size below 2, or if 1000 random maps have no path to the goal
+ */
 export function gridMap({ size, seed, holes = 0.2 }: GridWorldRow): GridMap {
   if (!Number.isInteger(size) || size < 2) throw new Error(`the grid has ${size} cells per side; it needs at least 2`);
   const random = uniforms(seed);

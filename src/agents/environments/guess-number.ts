@@ -2,6 +2,7 @@
 import { numbersIn } from "../../rewards/text/numbers.ts";
 import type { Environment, Reply } from "../types.ts";
 
+/** A number to find by asking. */
 export interface GuessNumberRow {
   /** The number to find, from `low` to `high`. */
   secret: number;

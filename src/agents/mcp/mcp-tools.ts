@@ -3,6 +3,7 @@ import { UserError } from "../../errors.ts";
 import type { Tool } from "../types.ts";
 import type { ToolBox } from "../use-tools.ts";
 
+/** How a server of the Model Context Protocol is reached. */
 export type McpServer =
   /** A program that Hone starts and calls over its standard input and output. */
   | { command: string; args?: readonly string[]; env?: Readonly<Record<string, string>>; cwd?: string }

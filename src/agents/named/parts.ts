@@ -8,9 +8,12 @@ import type { Agent, Environment, Reward, Tool, Workflow } from "../types.ts";
 /** `rllm.agent.agent_args` and the like. */
 export type NamedArguments = Readonly<Record<string, unknown>>;
 
+/** Makes the agent of one rollout; `args` are `rllm.agent.agent_args`. */
 export type AgentFactory = (args: NamedArguments) => Agent;
+/** Makes the environment of one rollout; `args` are `rllm.env.env_args`. */
 export type EnvironmentFactory<Row> = (task: Task<Row>, args: NamedArguments) => Environment | Promise<Environment>;
 
+/** What settings can choose by name, besides Hone's own parts. */
 export interface NamedParts<Row> {
   /** Your own agents, by the names for `rllm.agent.name`. */
   agents?: Readonly<Record<string, AgentFactory>>;

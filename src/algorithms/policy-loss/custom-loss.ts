@@ -7,6 +7,7 @@ export type LossInput = "advantage" | "logRatio" | "oldLogprob" | "samplerLogpro
 /** Each declared input of one token, or of all trained tokens of a sequence. */
 type Inputs<Names extends LossInput, Value> = Readonly<Record<Names | "logprob", Value>>;
 
+/** A policy loss of your own, made by `tokenLoss` or `sequenceLoss`. */
 export interface CustomLoss {
   readonly name: string;
   readonly inputs: readonly LossInput[];

@@ -54,6 +54,8 @@ export interface ServerSamplerOptions extends ServedModelOptions {
 }
 
 /**
+ * Samples tokens with their log-probabilities from running vLLM or SGLang servers.
+ *
  * @example
  * const sampler = serverSampler({ url: "http://127.0.0.1:8000", model: "Qwen/Qwen3-0.6B" });
  * const gateway = await openGateway({ chat, model: "policy", openUnknown: policySessions({ sampler, chat, limits }) });

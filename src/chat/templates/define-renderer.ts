@@ -8,6 +8,7 @@ import { allOrProblem, between, callFromValue, type ReadBody } from "../formats/
 import type { ToolDefinition } from "../messages.ts";
 import type { Renderer } from "./renderers.ts";
 
+/** How a family of models writes thinking and tool calls. */
 export interface RendererDefinition {
   /** The texts around the thinking, e.g. `<think>` and `</think>`. Absent: the model does not think. */
   thinking?: { open: string; close: string };

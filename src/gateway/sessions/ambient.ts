@@ -34,6 +34,7 @@ export function anthropicGatewayBaseURL(): string {
   return origin;
 }
 
+/** How the calls of one part of an agent are recorded. */
 export interface GatewayContext {
   /** Records calls under this role. Trajectories are compared only with others of their role. */
   role?: string;

@@ -18,7 +18,7 @@ export interface PolicySessionsOptions {
   seed?: number;
 }
 
-/** @returns the option `openUnknown` of `openGateway` */
+/** The option `openUnknown` of `openGateway`: opens the sessions that agents name in their address. */
 export function policySessions(options: PolicySessionsOptions) {
   const { sampler, chat, vision, limits, defaults, seed = 0 } = options;
   const client = createSamplingClient({

@@ -5,6 +5,7 @@ import { deleteBefore, listSessions, readTrace, readTraces, type TraceFilter } f
 import { createCheckpointer, createTraceWriter, type TraceWriter } from "./trace-writer.ts";
 import type { SessionSummary, Trace } from "./types.ts";
 
+/** Recorded model calls: written by a gateway, read by session and attempt. */
 export interface TraceStore extends TraceWriter {
   sessions(filter?: TraceFilter): SessionSummary[];
   /** The calls of one attempt in the order of their start. */
@@ -29,6 +30,8 @@ export interface TraceStoreOptions {
 }
 
 /**
+ * Opens the SQLite database of recorded model calls.
+ *
  * @throws UserError when the file cannot be opened or is not a trace store
  *
  * @example

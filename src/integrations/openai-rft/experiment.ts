@@ -27,6 +27,8 @@ export interface OpenaiRftOptions extends GraderOptions {
 }
 
 /**
+ * An experiment from the parts of a job of OpenAI's reinforcement fine-tuning: rows, grader, response format, tools.
+ *
  * @throws UserError for a grader or a row that cannot be read, with the field
  *
  * @example

@@ -118,6 +118,7 @@ const graderSchema = z.discriminatedUnion("type", [
   multi,
 ]);
 
+/** A grader as OpenAI's reinforcement fine-tuning defines it in JSON. */
 export type RftGrader = z.input<typeof graderSchema>;
 export type SingleGrader = z.output<typeof single>;
 export type ParsedGrader = z.output<typeof graderSchema>;

@@ -14,6 +14,7 @@ const memory: Record<Isolation["memory"], string> = {
   unlimited: "memory is not limited",
 };
 
+/** One line: what programs in the sandbox cannot reach, and what is not protected. */
 export function describeIsolation(isolation: Isolation): string {
   const names = Object.keys(claims) as (keyof typeof claims)[];
   const list = (held: boolean) => names.filter((name) => isolation[name] === held).map((name) => claims[name]);

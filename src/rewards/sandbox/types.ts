@@ -26,6 +26,7 @@ export interface Isolation {
   memory: "cgroup" | "watched" | "unlimited";
 }
 
+/** A program that exceeds one of them is ended. */
 export interface SandboxLimits {
   /** Processor time of one process. Default 10. */
   cpuSeconds: number;
@@ -44,6 +45,7 @@ export interface SandboxLimits {
   outputBytes: number;
 }
 
+/** What to run. */
 export interface SandboxProgram {
   /** Program and arguments; `python` and `node` are located automatically. Runs in the work folder. */
   command: readonly [program: string, ...args: string[]];
@@ -55,6 +57,7 @@ export interface SandboxProgram {
   signal?: AbortSignal | undefined;
 }
 
+/** How a program ended. */
 export interface SandboxResult {
   /** `exit`, or the limit that was exceeded. */
   ended: "exit" | "time" | "memory" | "processes" | "output" | "files";
@@ -67,6 +70,7 @@ export interface SandboxResult {
   peakMemoryBytes: number;
 }
 
+/** Runs programs that models wrote. */
 export interface Sandbox {
   readonly isolation: Isolation;
   /**
