@@ -1,3 +1,5 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { afterAll, expect, test } from "vitest";
 import { setLaunch } from "./launch.ts";
 import { openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
@@ -30,4 +32,16 @@ test("hone train exits with the code of the run that its script starts", async (
   const { exitCode } = process;
   process.exitCode = undefined;
   expect([step, exitCode]).toEqual([2, 130]);
+});
+
+test("the end of a run names the script's evaluation, if there is one", async () => {
+  const endOf = async (experiment: ReturnType<typeof toy>) => {
+    const folder = newFolder();
+    const overrides = ["rllm.trainer.total_batches=1", `rllm.trainer.run_dir=${folder}`];
+    await train(experiment, { engine: openToy(), overrides, script: "./train.ts" });
+    return readFileSync(join(folder, "events.jsonl"), "utf8");
+  };
+  const { validation: _, ...withoutValidation } = toy();
+  expect(await endOf(toy())).toContain("npx hone-rl eval ./train.ts");
+  expect(await endOf(withoutValidation)).not.toContain("hone-rl eval");
 });

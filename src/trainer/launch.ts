@@ -20,6 +20,8 @@ export interface EvaluationRequest {
 }
 
 export interface Launch {
+  /** The script that was named on the command line, for what to do next. */
+  script?: string;
   /** Settings translated from the flags of another system, such as LightRFT. */
   translated?: Pick<ConfigSources, "presets" | "flags"> & { warnings: readonly ConfigWarning[] };
   /** `a.b=value`, strongest. */

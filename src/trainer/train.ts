@@ -94,7 +94,7 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
   let attempted = await check(experiment, composed, options);
   for (;;) {
     const opening = { ...attempted, options, recovery };
-    const summary = await withRun(experiment, opening, (run) => trainRun(run, experiment.next));
+    const summary = await withRun(experiment, opening, (run) => trainRun(run, experiment, options.script));
     if (summary) return summary;
     // Its warnings were reported with the first attempt.
     const overrides = [...(options.overrides ?? []), ...recovery.overrides()];
@@ -103,14 +103,14 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
   }
 }
 
-async function trainRun(run: Run, next: string | undefined): Promise<RunSummary> {
+async function trainRun(run: Run, experiment: Experiment<unknown>, script: string | undefined): Promise<RunSummary> {
   const { recipe, progress, folder } = run;
   const { plan, asynchronous } = recipe;
   if (progress.step === 0 && plan.validatesFirst) run.validation = await run.validate(0);
   if (progress.step < plan.totalSteps) await (asynchronous ? runAsyncLoop(run, asynchronous) : runLoop(run));
   if (run.strays.error) throw run.strays.error;
   const done = progress.step >= plan.totalSteps;
-  run.emit(await endOf(run, done, next));
+  run.emit(await endOf(run, done, experiment, script));
   let history: StepMetrics[] | undefined;
   return {
     exitCode: done ? 0 : 130,
@@ -288,7 +288,12 @@ function sourcesOf(experiment: Experiment<unknown>, options: TrainOptions & { se
 }
 
 /** The last event of a run: its results, its folder, and what to do next. */
-async function endOf(run: Run, done: boolean, next: string | undefined): Promise<RunEvent> {
+async function endOf(
+  run: Run,
+  done: boolean,
+  { next, validation }: Experiment<unknown>,
+  script: string | undefined,
+): Promise<RunEvent> {
   const { folder, progress, recipe, canMerge } = run;
   const path = folder && relative(process.cwd(), folder.path);
   if (!done) {
@@ -311,6 +316,7 @@ async function endOf(run: Run, done: boolean, next: string | undefined): Promise
     "",
     `The run is in ${path}. Next:`,
     `  npx hone-rl view ${path}`,
+    ...(script && validation ? [`  npx hone-rl eval ${script} --checkpoint ${path} --base`] : []),
     `  npx hone-rl chat --checkpoint ${path}`,
     `  npx hone-rl gateway --checkpoint ${path} --port 4000   # for agents: http://127.0.0.1:4000/v1`,
     canMerge ? `  npx hone-rl export ${path} my-model --as merged` : `  npx hone-rl export ${path} my-adapter`,

@@ -96,7 +96,7 @@ async function trainCommand(script: string, own: string[], flags: TrainFlags): P
     });
     return;
   }
-  const launch: Launch = { overrides, search, files, dryRun };
+  const launch: Launch = { script, overrides, search, files, dryRun };
   if (cfg !== undefined) launch.inspect = (composed) => printJob(composed, resolved);
   if (explain !== undefined) {
     const { printConfig } = await import("../print-config.ts");
