@@ -27,7 +27,8 @@ function modelOf(replies: readonly string[]) {
   });
 }
 
-export async function rewardsOf(name: string, load: Load, replies: readonly string[], steps: number) {
+/** Trains ten steps. */
+export async function expectRise(name: string, load: Load, replies: readonly string[]) {
   const rows: Order[] = [{ item: "book", count: 3 }];
   const engine = modelOf(replies);
   const experiment = defineExperiment<Order>({
@@ -37,10 +38,10 @@ export async function rewardsOf(name: string, load: Load, replies: readonly stri
     config: {
       model: { lora_rank: 0 },
       rllm: {
-        rollout: { n: steps > 4 ? 16 : 4 },
-        workflow: { n_parallel_tasks: steps > 4 ? 16 : 2 },
+        rollout: { n: 16 },
+        workflow: { n_parallel_tasks: 4 }, // two of the agents start a program of 400 MB for each rollout
         trainer: {
-          total_batches: steps,
+          total_batches: 10,
           logger: [],
           run_dir: join(root, name),
           plot_every: 0,
@@ -56,7 +57,9 @@ export async function rewardsOf(name: string, load: Load, replies: readonly stri
   const metrics = history.map((step) => step.metrics);
   for (const kind of ["infrastructure", "agent", "reward"])
     expect(metrics.map((step) => step[`batch/failures/${kind}`])).toEqual(metrics.map(() => 0));
-  return metrics.map((step) => step["reward/mean"]!);
+  const rewards = metrics.map((step) => step["reward/mean"]!);
+  const late = rewards.slice(-3).reduce((sum, reward) => sum + reward / 3, 0);
+  expect(late - rewards[0]!, rewards.join(" ")).toBeGreaterThan(0.25);
 }
 
 export const call = (name: string, input: object) =>
