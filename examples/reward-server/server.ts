@@ -10,8 +10,10 @@ interface Request {
 }
 
 /** @param reference the requested number of words, as text */
-function grade(query: string, reference: string): number {
-  const reply = query.slice(query.lastIndexOf("assistant") + "assistant".length);
+function grade(query: string, prompt: string, reference: string): number {
+  // The reply follows the first "assistant" after the prompt; it may contain others, with which it would hide words.
+  const header = query.indexOf("assistant", query.indexOf(prompt) + prompt.length);
+  const reply = query.slice(header + "assistant".length);
   const words = reply.match(/\p{L}+/gu)?.length ?? 0;
   return Math.max(0, 1 - Math.abs(words - Number(reference)) / Number(reference));
 }
@@ -20,8 +22,8 @@ export async function startServer(port = 0): Promise<{ url: string; server: Serv
   const server = createServer(async (request, response) => {
     let text = "";
     for await (const piece of request) text += piece;
-    const { queries, references = [] } = JSON.parse(text) as Request;
-    const rewards = queries.map((query, index) => grade(query, references[index] ?? "1"));
+    const { queries, prompts, references = [] } = JSON.parse(text) as Request;
+    const rewards = queries.map((query, index) => grade(query, prompts[index] ?? "", references[index] ?? "1"));
     response.writeHead(200, { "content-type": "application/json" });
     response.end(JSON.stringify({ rewards }));
   });

@@ -1,5 +1,6 @@
 /** Tools as functions with typed, checked arguments. */
 import { z } from "zod";
+import { withinTime } from "../concurrency/within-time.ts";
 import type { Tool } from "./types.ts";
 
 export interface ToolOptions<Shape extends z.ZodRawShape> {
@@ -9,6 +10,9 @@ export interface ToolOptions<Shape extends z.ZodRawShape> {
   parameters?: Shape;
   run: (args: z.output<z.ZodObject<Shape>>, context: { signal: AbortSignal }) => unknown;
 }
+
+/** A pattern of the tool may take exponential time on some arguments. */
+const maxCheckMs = 1000;
 
 /** The model's arguments for a tool are invalid; the message is for the model. */
 export class ToolArgumentError extends Error {
@@ -32,7 +36,8 @@ export function defineTool<Shape extends z.ZodRawShape>(options: ToolOptions<Sha
     description: options.description,
     parameters,
     run(args, context) {
-      const parsed = schema.safeParse(args);
+      const parsed = withinTime(maxCheckMs, () => schema.safeParse(args));
+      if (parsed === undefined) throw new ToolArgumentError("The arguments take too long to check.");
       if (!parsed.success) throw new ToolArgumentError(z.prettifyError(parsed.error));
       return options.run(parsed.data, context);
     },

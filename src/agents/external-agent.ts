@@ -1,5 +1,6 @@
 /** An agent on another server: receives a task and the address of the model over HTTP. */
 import { RunError } from "../errors.ts";
+import { answerText } from "../http/answer-text.ts";
 import { toOutcome } from "./command-agent.ts";
 import type { Outcome, Workflow } from "./types.ts";
 
@@ -53,11 +54,13 @@ export function externalAgent<Row>({ url, headers, reward }: ExternalAgentOption
     });
     if (!response.ok) {
       const Failed = response.status >= 500 || response.status === 429 ? RunError : Error;
-      throw new Failed(`the agent at ${url} answered ${response.status}: ${await response.text()}`);
+      throw new Failed(
+        `the agent at ${url} answered ${response.status}: ${(await answerText(response.body, url)).slice(0, 500)}`,
+      );
     }
     const later = response.status === 202;
     if (later) await response.body?.cancel();
-    const result: unknown = later ? await gateway.result() : await response.json();
+    const result: unknown = later ? await gateway.result() : JSON.parse(await answerText(response.body, url));
     stage("reward");
     return reward === undefined ? toOutcome(result, "the agent's result") : reward(task.row, result);
   };

@@ -285,6 +285,14 @@ describe("solverJudge", () => {
   });
 });
 
+test("arguments on which a tool's pattern backtracks without end are refused", () => {
+  const parameters = { words: z.string().regex(/^(\w+\s?)*$/) };
+  const tool = defineTool({ name: "x", description: "", parameters, run: ({ words }) => words });
+  const { signal } = new AbortController();
+  expect(tool.run({ words: "two words" }, { signal })).toBe("two words");
+  expect(() => tool.run({ words: `${"a".repeat(60)}!` }, { signal })).toThrow("too long to check");
+});
+
 test("a renamed column is a compile error in every workflow", () => {
   // @ts-expect-error: rows have no `ansver`
   useTools<Row>({ prompt: (row) => row.question, tools: [], reward: (row) => row.ansver });

@@ -35,6 +35,7 @@ describe("parameters", () => {
     [{ colour: "red" }, "colour"],
     [{ temperature: "hot" }, "temperature"],
     [{ n: 0 }, "n"],
+    [{ stop: Array(101).fill("x") }, "stop"],
     [{ top_logprobs: 3 }, "top_logprobs"],
     [{ messages: [] }, "messages"],
     [{ messages: [{ role: "narrator", content: "" }] }, "messages[0].role"],
@@ -109,6 +110,21 @@ describe("parameters", () => {
       content: expect.stringContaining('"number"'),
     });
   });
+});
+
+test("a schema whose pattern backtracks without end does not block the gateway", async () => {
+  await open({ reply: () => JSON.stringify(`${"a".repeat(60)}b`) });
+  const schema = { type: "string", pattern: "^(a+)+$" };
+  const format = { type: "json_schema", json_schema: { name: "answer", schema } };
+  expect((await chat({ response_format: format })).status).toBe(200);
+  expect(opened.gateway.counts()).toMatchObject({ "gateway/json_invalid": 1 });
+});
+
+test("a request for more replies than fit into memory is refused", async () => {
+  await open();
+  const prompt = Array(1025).fill("a");
+  const refused = await post(`${opened.entry.baseURL}/completions`, { prompt, stream: true });
+  expect(refused).toMatchObject({ status: 400, body: { error: { param: "prompt" } } });
 });
 
 describe("errors", () => {

@@ -14,14 +14,15 @@ export function parseObject(text: string): Record<string, unknown> {
   if (typeof value !== "object" || value === null || Array.isArray(value)) {
     throw new Error("the body is not a JSON object");
   }
-  if (isDeeper(value, deepest)) throw new Error(`the body is nested more than ${deepest} levels deep`);
+  if (isTooDeep(value)) throw new Error(`the body is nested more than ${deepest} levels deep`);
   return value as Record<string, unknown>;
 }
 
-function isDeeper(value: object, levels: number): boolean {
-  let level: object[] = [value];
+/** Whether JSON is nested too deeply for recursive code. */
+export function isTooDeep(value: unknown): boolean {
+  let level: object[] = typeof value === "object" && value !== null ? [value] : [];
   for (let depth = 0; level.length > 0; depth++) {
-    if (depth >= levels) return true;
+    if (depth >= deepest) return true;
     const next: object[] = [];
     for (const each of level) {
       // Long lists of tokens contain only numbers.

@@ -1,5 +1,6 @@
 /** Posts JSON to a server that grades, with retries. */
 import { RunError, UserError } from "../errors.ts";
+import { answerText } from "./answer-text.ts";
 import { isTemporaryStatus, reasonOf, retryAfterSeconds, withRetries } from "./retries.ts";
 
 export interface PostOptions {
@@ -31,7 +32,7 @@ export async function postJson(
       body: JSON.stringify(body),
       signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutSeconds * 1000)]),
     });
-    const text = await response.text();
+    const text = await answerText(response.body, url);
     if (response.ok && text !== "") return readJson(url, text);
     // A server that is killed while it answers may leave an empty answer.
     const answer = `${url} answered ${response.status}: ${text.slice(0, 300)}`;

@@ -10,6 +10,7 @@ import { Agent, request } from "undici";
 import { z } from "zod";
 import type { GatewayAddress, Outcome, Workflow } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
+import { answerText } from "../http/answer-text.ts";
 import { webRefusal } from "../http/web-guard.ts";
 
 export interface NemoGymOptions {
@@ -82,7 +83,7 @@ async function post(url: string, body: unknown, headers: Readonly<Record<string,
     signal.throwIfAborted();
     throw new RunError(`the NeMo Gym agent at ${url} did not answer: ${cause.message}`, { cause });
   });
-  const text = await response.body.text();
+  const text = await answerText(response.body, url);
   if (response.statusCode === 200) return text;
   const message = `the NeMo Gym agent at ${url} answered ${response.statusCode}: ${text.slice(0, 500)}`;
   if (response.statusCode === 404 || response.statusCode === 422) {

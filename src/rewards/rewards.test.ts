@@ -11,6 +11,7 @@ describe("numbersIn", () => {
     ["12-31", ["12", "31"], ["12", "31"]],
     ["-5, (-6), 7 - -8", ["-5", "-6", "7", "-8"], ["-5", "-6", "7", "-8"]],
     ["(a)-3", ["3"], ["3"]],
+    ["−5 − 3, 12−31", ["-5", "3", "12", "31"], ["-5", "3", "12", "31"]],
     ["$1,234.50", ["1234.5"], ["1", "234.5"]],
     ["10,200,300", ["10200300"], ["10", "200", "300"]],
     ["1,2345", ["1", "2345"], ["1", "2345"]],
@@ -43,6 +44,7 @@ test.each<[string, number, number, string]>([
   ["31.5", 31, 0, "the first number is 31.5, expected 31"],
   ["1,234", 1234, 1, "the first number is 1234, expected 1234"],
   ["-7", 7, 0, "the first number is -7, expected 7"],
+  ["−7", 7, 0, "the first number is -7, expected 7"],
   ["no idea", 7, 0, 'no number in "no idea"'],
 ])("firstInteger(%j, %d) is %d", (reply, expected, reward, explanation) => {
   expect(firstInteger(reply, expected)).toEqual({ reward, correct: reward === 1, explanation });

@@ -1,6 +1,7 @@
 /** Models behind OpenAI's chat completions and Anthropic's messages, as functions from a conversation to a reply. */
 import type { TextMessage, ToolCall, ToolDefinition } from "../chat/messages.ts";
 import { RunError, UserError } from "../errors.ts";
+import { answerText } from "../http/answer-text.ts";
 import { type PostOptions, postJson } from "../http/post-json.ts";
 import { reasonOf } from "../http/retries.ts";
 
@@ -87,7 +88,8 @@ async function onlyModel(base: string, key: string | undefined): Promise<string>
   let listed: unknown;
   try {
     const headers: Record<string, string> = key === undefined ? {} : { authorization: `Bearer ${key}` };
-    listed = await (await fetch(`${base}/models`, { headers, signal: AbortSignal.timeout(30_000) })).json();
+    const { body } = await fetch(`${base}/models`, { headers, signal: AbortSignal.timeout(30_000) });
+    listed = JSON.parse(await answerText(body, `${base}/models`));
   } catch (cause) {
     throw new UserError(`${base}/models did not list the server's models: ${reasonOf(cause)}`, { hint, cause });
   }

@@ -42,6 +42,10 @@ export function decode(value, unpackObject) {
   if (tag === "map") return new Map(items);
   if (tag === "set") return new Set(items);
   if (tag === "regexp") return new RegExp(...items);
-  if (tag === "record") return Object.fromEntries(items);
+  if (tag === "record") {
+    // `encode` never sends one, but a program can: its functions would be methods, such as `includes`, of plain data.
+    if (items.some(([, item]) => typeof item === "function")) throw new TypeError("a record has functions");
+    return Object.fromEntries(items);
+  }
   throw new TypeError(`unknown tag ${tag}`);
 }

@@ -50,8 +50,8 @@ def encode(value, pack_object):
     return pack_object(value)
 
 
-def refuse(_value):
-    raise NotPlain()
+def refuse(value):
+    raise NotPlain(value)
 
 
 def decode(value, unpack_object):

@@ -73,7 +73,7 @@ def wrong(error):
 
 def pack(value):
     if isinstance(value, Proxy):
-        return {"object": [object.__getattribute__(value, "_number"), ""]}
+        return {"object": [object.__getattribute__(value, "_proxy_number"), ""]}
     kind = "functions" if callable(value) and hasattr(value, "__name__") else "%r objects" % type(value).__name__
     raise BrokenTest("the test passes %s of its own to the program, but only plain data can be passed" % kind)
 
@@ -83,7 +83,9 @@ def ask(operation, *arguments, **keywords):
         session.used = True
         try:
             line = to_line([encode(part, pack) for part in (operation, list(arguments), keywords)])
-        except NotPlain:
+        except NotPlain as error:
+            if isinstance(error.args[0], Proxy):
+                refuse(error.args[0])  # a coroutine, since other objects have no hash
             raise BrokenTest("the test passes a set or a dict with keys that are not plain data") from None
         reply = session.exchange(line)
         if not reply.endswith(b"\n"):
@@ -130,12 +132,12 @@ def error_of(names, text, operation):
 
 
 def role_of(value):
-    return object.__getattribute__(value, "_role")
+    return object.__getattribute__(value, "_proxy_role")
 
 
 def with_role(value, role):
     if isinstance(value, Proxy):
-        object.__setattr__(value, "_role", role)
+        object.__setattr__(value, "_proxy_role", role)
     return value
 
 
@@ -151,15 +153,16 @@ class Proxy:
     with the name of a plain type's, `add` for one that has no result, `remove` for one without arguments, or empty.
     """
 
-    __slots__ = ("_number", "_kind", "_role", "_iterated", "_owner")
+    __slots__ = ("_proxy_number", "_proxy_kind", "_proxy_role", "_proxy_iterated", "_proxy_owner", "_proxy_texts")
 
     def __init__(self, content):
         number, kind = content
-        object.__setattr__(self, "_number", int(number))
-        object.__setattr__(self, "_kind", str(kind)[:80])
-        object.__setattr__(self, "_role", "")
-        object.__setattr__(self, "_iterated", False)
-        object.__setattr__(self, "_owner", None)
+        object.__setattr__(self, "_proxy_number", int(number))
+        object.__setattr__(self, "_proxy_kind", str(kind)[:80])
+        object.__setattr__(self, "_proxy_role", "")
+        object.__setattr__(self, "_proxy_iterated", False)
+        object.__setattr__(self, "_proxy_owner", None)
+        object.__setattr__(self, "_proxy_texts", {})
 
     def __getattr__(self, name):
         result = ask("getattr", self, name)
@@ -167,7 +170,7 @@ class Proxy:
         if role in CLASSES and CLASS_NAME.fullmatch(name):
             return with_role(result, "class")
         if role == "constructed" and name in ADDING and isinstance(result, Proxy):
-            object.__setattr__(result, "_owner", self)
+            object.__setattr__(result, "_proxy_owner", self)
         if role in (*CLASSES, "constructed") or name not in PLAIN_NAMES:
             return result
         if name in ADDING:
@@ -179,9 +182,9 @@ class Proxy:
     def __iter__(self):
         """Once, so that an object cannot show a different content to each check of a result."""
         if role_of(self) != "constructed":
-            if object.__getattribute__(self, "_iterated"):
+            if object.__getattribute__(self, "_proxy_iterated"):
                 refuse(self)
-            object.__setattr__(self, "_iterated", True)
+            object.__setattr__(self, "_proxy_iterated", True)
         return ask("iter", self)
 
     def __setattr__(self, name, value):
@@ -192,7 +195,7 @@ class Proxy:
         if role == "plain" or (role == "remove" and (arguments or keywords)):
             refuse(self)
         result = ask("call", self, *arguments, **keywords)
-        owner = object.__getattribute__(self, "_owner")
+        owner = object.__getattribute__(self, "_proxy_owner")
         if owner is not None and isinstance(result, Proxy) and pack(result) == pack(owner):
             return owner  # a method such as `append` that returns its object
         if role == "add" and not isinstance(result, Proxy):
@@ -239,12 +242,24 @@ def proxy(content):
 
 
 def refuse(self, *_arguments):
-    kind = object.__getattribute__(self, "_kind")
+    kind = object.__getattribute__(self, "_proxy_kind")
     raise wrong(NotPlainData("%s of the program is not plain data, so it cannot be used as such" % kind))
 
 
 def forward(operation):
     return lambda self, *arguments: ask(operation, self, *arguments)
+
+
+def forward_text(operation):
+    """Always the same text, for the reason that an object is iterated once."""
+
+    def text(self):
+        answer = ask(operation, self)
+        if role_of(self) != "constructed" and answer != object.__getattribute__(self, "_proxy_texts").setdefault(operation, answer):
+            refuse(self)
+        return answer
+
+    return text
 
 
 def forward_of_constructed(operation):
@@ -262,7 +277,8 @@ def forward_between_constructed(operation):
 
 # None of these passes data of the test, except the index of an object that the test constructed.
 for kinds, make in (
-    ("next str repr", forward),
+    ("next", forward),
+    ("str repr", forward_text),
     ("len reversed getitem setitem delitem abs neg int float", forward_of_constructed),
     ("add sub mul matmul truediv floordiv mod pow and_ or_ xor", forward_between_constructed),
 ):

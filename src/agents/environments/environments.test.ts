@@ -6,7 +6,7 @@ import { runWorkflow } from "../../testing/run-workflow.ts";
 import { multiTurn } from "../multi-turn.ts";
 import { type GridWorldRow, gridMap, gridWorld, gridWorlds } from "./grid-world.ts";
 import { type GuessNumberRow, guessNumber } from "./guess-number.ts";
-import { questionEnvironment } from "./question.ts";
+import { type QuestionOptions, questionEnvironment } from "./question.ts";
 
 describe("grid world", () => {
   const ways = { up: [0, -1], right: [1, 0], down: [0, 1], left: [-1, 0] } as const;
@@ -128,13 +128,17 @@ test("guess the number: halving finds it, and fewer guesses are worth more", asy
   expect(wrong).toMatchObject({ correct: false, metrics: { turns: 7 }, trajectories: [{ reward: 0 }] });
 });
 
-test("a wrong answer can be corrected, with the grader's explanation", async () => {
+test.each<[string, Pick<QuestionOptions<string>, "feedback">, string]>([
+  ["without the explanation, which names the answer", {}, "Not yet: that is not right. Try again."],
+  ["with feedback", { feedback: ({ explanation }) => explanation ?? "" }, "Not yet: a is no b. Try again."],
+])("a wrong answer can be corrected, %s", async (_name, more, told) => {
   const workflow = multiTurn<string>({
     environment: (task) =>
       questionEnvironment(task, {
         prompt: (row) => row,
         reward: (_row, reply) => ({ reward: Number(reply.text === "b"), explanation: `${reply.text} is no b` }),
         attempts: 2,
+        ...more,
       }),
   });
   const said: string[] = [];
@@ -143,7 +147,7 @@ test("a wrong answer can be corrected, with the grader's explanation", async () 
     return said.length === 1 ? "a" : "b";
   };
   const [episode] = await runWorkflow({ workflow, rows: ["which?"], reply });
-  expect(said).toEqual(["which?", "Not yet: a is no b. Try again."]);
+  expect(said).toEqual(["which?", told]);
   expect(episode!.trajectories[0]).toMatchObject({ reward: 1, steps: [{ reward: 0 }, { reward: 1 }] });
 });
 

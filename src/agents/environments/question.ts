@@ -6,14 +6,19 @@ import type { Environment, Outcome, Reply, Reward } from "../types.ts";
 
 export interface QuestionOptions<Row> extends Pick<PromptOptions<Row>, "prompt"> {
   reward: Reward<Row>;
-  /** How many answers the model may give; after a wrong one it sees the reason. Default 1. */
+  /** How many answers the model may give. Default 1. */
   attempts?: number;
+  /**
+   * What the model sees after a wrong answer. Default: only that it is wrong, because the explanations of graders contain the
+   * expected answer, which the next attempt could copy.
+   */
+  feedback?: (outcome: Outcome) => string;
 }
 
 /** Done at the first right answer (`correct`, or a reward of 1), or after the last attempt; the last one counts. */
 export function questionEnvironment<Row>(
   task: Task<Row>,
-  { prompt, reward, attempts = 1 }: QuestionOptions<Row>,
+  { prompt, reward, attempts = 1, feedback = () => "that is not right" }: QuestionOptions<Row>,
 ): Environment<Reply> {
   let messages: Awaited<ReturnType<typeof promptMessages>> = [];
   let answers = 0;
@@ -28,8 +33,8 @@ export function questionEnvironment<Row>(
       const graded = await reward(task.row, reply, { task, messages, signal });
       outcome = typeof graded === "number" ? { reward: graded } : graded;
       const right = outcome.correct ?? (outcome.reward !== null && outcome.reward >= 1);
-      const why = outcome.explanation ?? "that is not right";
-      return { observation: `Not yet: ${why}. Try again.`, reward: outcome.reward, done: right || answers >= attempts };
+      const observation = `Not yet: ${feedback(outcome)}. Try again.`;
+      return { observation, reward: outcome.reward, done: right || answers >= attempts };
     },
     score: () => outcome,
   };

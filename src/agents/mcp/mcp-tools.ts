@@ -1,4 +1,5 @@
 /** The tools of a Model Context Protocol server. Uses the official client, which is loaded on first use. */
+import type { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { UserError } from "../../errors.ts";
 import type { Tool } from "../types.ts";
 import type { ToolBox } from "../use-tools.ts";
@@ -46,7 +47,10 @@ export async function openMcpTools(server: McpServer, options: McpOptions = {}):
       cause,
     });
   });
-  const { tools: found } = await client.listTools();
+  const found = await listTools(client, name).catch(async (error: unknown) => {
+    await client.close();
+    throw error;
+  });
   const missing = only?.filter((wanted) => !found.some((tool) => tool.name === wanted)) ?? [];
   if (missing.length > 0) {
     await client.close();
@@ -71,6 +75,26 @@ export async function openMcpTools(server: McpServer, options: McpOptions = {}):
       }),
     );
   return { tools, close: () => client.close() };
+}
+
+/** A server with this many pages of tools does not end its list. */
+const maxPages = 100;
+
+/** @throws UserError if the server does not list its tools */
+async function listTools(client: Client, name: string) {
+  const found: Awaited<ReturnType<Client["listTools"]>>["tools"] = [];
+  let cursor: string | undefined;
+  try {
+    for (let page = 0; page < maxPages; page++) {
+      const listed = await client.listTools({ cursor });
+      found.push(...listed.tools);
+      cursor = listed.nextCursor;
+      if (cursor === undefined) return found;
+    }
+    throw new Error(`the list has more than ${maxPages} pages`);
+  } catch (cause) {
+    throw new UserError(`the MCP server ${name} does not list its tools: ${(cause as Error).message}`, { cause });
+  }
 }
 
 async function loadClient() {

@@ -8,9 +8,9 @@ import { openSandbox, type Sandbox } from "../../rewards/sandbox/index.ts";
 import { countdown } from "../../rewards/text/countdown.ts";
 import { type GridWorldRow, gridWorld } from "../environments/grid-world.ts";
 import { type GuessNumberRow, guessNumber } from "../environments/guess-number.ts";
-import { questionEnvironment } from "../environments/question.ts";
+import { type QuestionOptions, questionEnvironment } from "../environments/question.ts";
 import type { PromptOptions } from "../prompt.ts";
-import type { Reward } from "../types.ts";
+import type { Outcome, Reward } from "../types.ts";
 import { toolEnvironment } from "../use-tools.ts";
 import type { EnvironmentFactory, NamedParts } from "./parts.ts";
 import { checkArguments } from "./parts.ts";
@@ -29,12 +29,18 @@ export const gradedByReward: readonly string[] = [
 
 /** By rLLM's names, and two number games. */
 export function builtInEnvironments<Row>(parts: NamedParts<Row>): Readonly<Record<string, EnvironmentFactory<Row>>> {
-  const question = (name: string, own: (fields: Fields, task: Task<Row>) => Reward<Row>, attempts: number) =>
+  const question = (
+    name: string,
+    own: (fields: Fields, task: Task<Row>) => Reward<Row>,
+    attempts: number,
+    feedback?: QuestionOptions<Row>["feedback"],
+  ) =>
     withFields<Row>(name, ["attempts"], (task, fields) =>
       questionEnvironment(task, {
         prompt: parts.prompt ?? (() => promptOf(fields, task)),
         reward: parts.reward ?? own(fields, task),
         attempts: typeof fields.attempts === "number" ? fields.attempts : attempts,
+        ...(feedback === undefined ? {} : { feedback }),
       }),
     );
   const noReward = (_fields: Fields, task: Task<Row>): never => {
@@ -45,8 +51,8 @@ export function builtInEnvironments<Row>(parts: NamedParts<Row>): Readonly<Recor
   return {
     single_turn_env: question("single_turn_env", noReward, 1),
     math: question("math", (fields, task) => (_row, reply) => mathAnswer(reply.text, truthOf(fields, task)), 1),
-    code: question("code", programReward, 1),
-    competition_coding: question("competition_coding", programReward, 2),
+    code: question("code", programReward, 1, firstFailure),
+    competition_coding: question("competition_coding", programReward, 2, firstFailure),
     countdown: question("countdown", (fields, task) => (_row, reply) => countdown(reply.text, gameOf(fields, task)), 1),
     guess_number: withFields("guess_number", ["secret", "low", "high"], (task, fields) =>
       guessNumber(numbersOf(fields, task, ["secret", "low", "high"]) as unknown as GuessNumberRow),
@@ -113,6 +119,9 @@ function gameOf(fields: Fields, task: Task): { numbers: number[]; target: number
     hint: "add it to the rows, or give it for all of them in rllm.env.env_args",
   });
 }
+
+/** As on sites for programming: the first test that failed, with its output. The others stay hidden. */
+const firstFailure = ({ explanation = "that is not right" }: Outcome) => explanation;
 
 let sandbox: Promise<Sandbox> | undefined;
 

@@ -1,6 +1,7 @@
 /** Replies that should be JSON. They are sampled freely, then checked, and the results are metrics. */
 import { z } from "zod";
 import type { ChatMessage, ParsedReply } from "../../chat/messages.ts";
+import { withinTime } from "../../concurrency/within-time.ts";
 import { isObject } from "../../is-object.ts";
 import type { CallContext, Notices } from "../calls/model-call.ts";
 import { type Body, badParameter } from "../requests/read-parameters.ts";
@@ -56,10 +57,15 @@ export function countJson({ content, toolCalls }: Answer, format: JsonFormat, no
   else notices.add("json_invalid", `a reply is not the requested JSON: ${content.slice(0, 100) || "it is empty"}`);
 }
 
+/** A client's schema may have a pattern, or alternatives, that take exponential time on some replies. */
+const maxCheckMs = 500;
+
 function matches(text: string, { schema }: JsonFormat): boolean {
   try {
     const value: unknown = JSON.parse(text);
-    return schema === undefined || compile(schema, "").safeParse(value).success;
+    if (schema === undefined) return true;
+    const type = compile(schema, "");
+    return withinTime(maxCheckMs, () => type.safeParse(value).success) ?? false;
   } catch {
     return false;
   }

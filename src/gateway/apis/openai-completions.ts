@@ -28,6 +28,9 @@ const completionRules: Rules = {
   best_of: { refused: "choosing the best of several replies would hide what was sampled", unless: [1] },
 };
 
+/** Of one request: what answers it is in memory at once. */
+const maxReplies = 1024;
+
 /** The API's own default. */
 const defaultMaxTokens = 16;
 
@@ -41,6 +44,9 @@ export async function openaiCompletions(exchange: HttpExchange, body: Body, cont
   const model = readModel(body);
   const metadata = readObject(body, "metadata") ?? {};
   const prompts = readPrompts(body);
+  if (prompts.length * n > maxReplies) {
+    throw badParameter("prompt", `${prompts.length} prompts with n ${n} ask for more than ${maxReplies} replies`);
+  }
   const calls = prompts.map((prompt, index): ModelCall => {
     const callId = prompts.length === 1 ? id : `${id}.${index}`;
     return { id: callId, model, prompt, n, params, topLogprobs: logprobs ?? 0, metadata };

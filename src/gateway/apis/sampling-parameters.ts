@@ -36,6 +36,9 @@ export const commonRules: Readonly<Record<string, Rule>> = {
   prompt_cache_retention: { ignored: noEffect },
 };
 
+/** Each is searched for at each token. */
+const maxStops = 100;
+
 export const readMaxTokens = (body: Body, name: string) => readNumber(body, name, { min: 1, integer: true });
 
 /** @param stop the parameter with the stop strings */
@@ -53,6 +56,10 @@ export function readSampling(
   }
   const topK = readNumber(body, "top_k", { min: -1, integer: true });
   const seed = readNumber(body, "seed", { integer: true });
+  const stops = readStrings(body, stop);
+  if (stops !== undefined && stops.length > maxStops) {
+    throw badParameter(stop, `${stop} has ${stops.length} strings; at most ${maxStops} are supported`);
+  }
   const params: { [Name in keyof GenerateParams]: GenerateParams[Name] | undefined } = {
     maxTokens,
     temperature,
@@ -62,7 +69,7 @@ export function readSampling(
     minP: readNumber(body, "min_p", { min: 0, max: 1 }),
     // Engines take 32 bits.
     seed: seed === undefined ? undefined : seed >>> 0,
-    stop: readStrings(body, stop),
+    stop: stops,
     stopIds: readIntegers(body, "stop_token_ids"),
     ignoreEos: readBoolean(body, "ignore_eos"),
   };

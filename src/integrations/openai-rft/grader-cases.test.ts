@@ -153,6 +153,13 @@ describe("graders", () => {
     expect(similarity("fuzzy_match", "a".repeat(3000), "a".repeat(2000))).toBeCloseTo(0.8, 12);
   });
 
+  test("a reply that is nested too deeply has no output_json, and the run continues", async () => {
+    const deep = "[".repeat(20_000) + "]".repeat(20_000);
+    const asJson = check("eq", "{{sample.output_json}}");
+    expect(await grade(asJson, { answer: "[]" }, deep)).toMatchObject({ reward: 0, failure: undefined });
+    expect((await grade(asJson, { answer: "[]" }, "[]")).reward).toBe(1);
+  });
+
   test("pass_threshold decides whether a reply is correct", async () => {
     expect(await grade({ ...fuzzy, pass_threshold: 0.9 }, { answer: "ab" }, "ab")).toMatchObject({ correct: true });
     expect(await grade({ ...fuzzy, pass_threshold: 0.9 }, { answer: "ab" }, "ac")).toMatchObject({

@@ -3,6 +3,7 @@ import { randomUUID } from "node:crypto";
 import type { Outcome, Reply, Reward, RewardContext } from "../../agents/types.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
 import { UserError } from "../../errors.ts";
+import { isTooDeep } from "../../http/parse-object.ts";
 import { postJson } from "../../http/post-json.ts";
 import { quote } from "../../rewards/grade.ts";
 import { judge } from "../../rewards/remote/judge.ts";
@@ -55,7 +56,7 @@ export function itemCheck(grader: ParsedGrader): (item: RftRow["item"]) => void 
   };
 }
 
-/** `output_json` is the whole reply as JSON, if it is. */
+/** `output_json` is the whole reply as JSON, if it is, and not nested too deeply to be written again. */
 function sampleOf({ content, toolCalls }: Reply): Record<string, unknown> {
   const tools = toolCalls.map(({ id, name, arguments: given, argumentsText }) => ({
     ...{ id, type: "function" },
@@ -67,7 +68,8 @@ function sampleOf({ content, toolCalls }: Reply): Record<string, unknown> {
     choices: [{ message: { role: "assistant", content, tool_calls: tools } }],
   };
   try {
-    sample.output_json = JSON.parse(content);
+    const json: unknown = JSON.parse(content);
+    if (!isTooDeep(json)) sample.output_json = json;
   } catch {
     // The reply is not JSON.
   }

@@ -52,7 +52,10 @@ function measure(common: number, said: number, wanted: number): number {
 function commonLength(left: readonly string[], right: readonly string[]): number {
   const size = Math.ceil(left.length / 32);
   const places = new Map<string, Uint32Array>();
+  // The places of each of a long reply's many symbols would take gigabytes.
+  const wanted = new Set(right);
   for (const [index, symbol] of left.entries()) {
+    if (!wanted.has(symbol)) continue;
     const mask = places.get(symbol) ?? new Uint32Array(size);
     mask[index >>> 5]! |= 1 << (index & 31);
     places.set(symbol, mask);

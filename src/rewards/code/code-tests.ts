@@ -87,8 +87,10 @@ async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): 
     const why = check.stderr.trim().split("\n").at(-1) ?? "";
     if (check.exitCode === checkEnds.broken) throw brokenTest(why, test.code);
     if (check.exitCode === 0) throw brokenTest("the test ends its process before the end", test.code);
+    // One that reached a limit ends the other, whose exit code says nothing then.
+    const over = [served, check].find(({ ended }) => ended !== "exit");
     return (
-      unlessEnded(served.exitCode === null && served.ended === "exit" ? { ...served, exitCode: 0 } : served) ??
+      unlessEnded(over ?? { ...served, exitCode: served.exitCode ?? 0 }) ??
       (why.endsWith("the program ended") ? "ended before the test did" : undefined) ??
       (check.exitCode === checkEnds.failed ? quote(why) : unlessEnded(check))
     );
@@ -154,5 +156,8 @@ function sameWord(left: string, right: string): boolean {
   const [a, b] = [Number(left), Number(right)];
   // Too large for a double: "1e400" would be as near to any number as its own size.
   if (!Number.isFinite(a) || !Number.isFinite(b)) return false;
-  return Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(a), Math.abs(b));
+  const near = 1e-9 * Math.max(1, Math.abs(a), Math.abs(b));
+  // An approximation of a large integer, such as a count, is another number.
+  if (integer.test(right)) return Number.isSafeInteger(b) && Math.abs(a - b) <= Math.min(near, 1e-6);
+  return Math.abs(a - b) <= near;
 }

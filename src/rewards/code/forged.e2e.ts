@@ -71,6 +71,11 @@ test.each<[string, string, string]>([
     "const assert = () => {}; assert.equal = () => {}; const square = () => 0;",
     "AssertionError",
   ],
+  [
+    "sends a record with methods",
+    "Array.prototype.some = () => false; const square = () => ({ valueOf: () => 4, includes: () => true });",
+    "not plain data",
+  ],
 ])("a JavaScript program that %s does not pass", async (_name, code, why) => {
   const wanted = { code: "assert.equal(square(2), 4);\nif (square(3) !== 9) throw new Error('not 9');" };
   const { reward, explanation } = await grade(code, wanted, "javascript");
@@ -93,6 +98,7 @@ test.each<[string, "python" | "javascript", string]>([
   ["square(2).includes('abc')", "javascript", "includes() { return true; }"],
   ["square(2).has(5)", "javascript", "has() { return true; }"],
   ["square(2).test('abc')", "javascript", "test() { return true; }"],
+  ["square(2).catch((error) => error.message === 'no')", "javascript", "catch() { return true; }"],
   [
     "[4, 9].every((x, i) => square(2)[i] === x)",
     "javascript",
@@ -105,6 +111,34 @@ test.each<[string, "python" | "javascript", string]>([
       : [`class E { ${members} }\nconst square = (x) => new E();`, `assert(${check});`];
   const { reward, explanation } = await grade(program, { code }, language);
   expect([reward, explanation]).toEqual([0, expect.stringMatching(/not plain data|ProgramError|StopIteration/)]);
+});
+
+test.each<["python" | "javascript", string, string]>([
+  [
+    "python",
+    "n = 0\nclass E:\n  def __str__(self):\n    global n\n    n += 1\n    return 'ab' if n == 1 else ''\ndef square(x): return E()",
+    "r = square(2)\nassert len(str(r)) == 2\nassert all(c in '37' for c in str(r))",
+  ],
+  [
+    "javascript",
+    "let n = 0; const square = () => new (class { toString() { return n++ ? '' : 'ab'; } })();",
+    "const r = square(2);\nassert.equal(String(r).length, 2);\nassert([...String(r)].every((c) => '37'.includes(c)));",
+  ],
+])("an object that a %s function returns shows each check the same text", async (language, program, code) => {
+  const { reward, explanation } = await grade(program, { code }, language);
+  expect([reward, explanation]).toEqual([0, expect.stringContaining("not plain data")]);
+});
+
+test("a coroutine in place of plain data gets 0, and the run continues", async () => {
+  const program = "async def square(x): return x * x\ndef count(items): return 2";
+  const { reward, explanation } = await grade(program, { code: "assert count({square(2), square(3)}) == 2" });
+  expect([reward, explanation]).toEqual([0, expect.stringContaining("a coroutine of the program is not plain data")]);
+});
+
+test("a test reads private attributes of the program's object", async () => {
+  const program = "class Account:\n  def __init__(self, owner): self._owner = self._kind = owner";
+  const code = "account = Account('a')\nassert account._owner == 'a' and account._kind == 'a'";
+  expect((await grade(program, { code })).reward).toBe(1);
 });
 
 test("a program cannot replace the functions that a test uses", async () => {

@@ -5,8 +5,8 @@
 import assert from "node:assert";
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
-import { createContext, Script } from "node:vm";
 import { expect, test } from "vitest";
+import { withinTime } from "../../concurrency/within-time.ts";
 import { fuzzCases, fuzzSeconds, fuzzTimeout } from "../../fuzz-time.fixture.ts";
 import { locatePython } from "../../python/find.ts";
 import { deriveSeed, uniforms } from "../../random.ts";
@@ -15,19 +15,6 @@ import { forging, wrongs } from "./forging.fixture.ts";
 const own = (name: string) => new URL(`../../../worker/${name}`, import.meta.url);
 const { openSession } = await import(own("sandbox/proxies.mjs").href);
 const { openServer } = await import(own("sandbox/serve-program.mjs").href);
-
-const context = createContext({ work: () => "" });
-const script = new Script("work()");
-
-/** Ends a program that never answers, e.g. with an array whose length grows, as the sandbox does. */
-function withinTime(milliseconds: number, work: () => string): string | undefined {
-  context.work = work;
-  try {
-    return script.runInContext(context, { timeout: milliseconds });
-  } catch {
-    return undefined;
-  }
-}
 
 /** As check-program.mjs judges; undefined if the program does not start. */
 function verdict(program: string, source: string, milliseconds = 60_000): "passed" | "failed" | "broken" | undefined {
@@ -41,6 +28,7 @@ function verdict(program: string, source: string, milliseconds = 60_000): "passe
   const exchange = (line: string) => {
     // An iterator without end is ended by the sandbox's time limit.
     if (exchanges++ > 1000) return undefined;
+    // Ends a program that never answers, e.g. with an array whose length grows, as the sandbox does.
     return withinTime(milliseconds, () => {
       try {
         return server.answer(server.perform(line));

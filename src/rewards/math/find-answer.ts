@@ -41,7 +41,7 @@ export function findAnswer(reply: string): FoundAnswer | undefined {
     [/####[ \t]*([^\n]+)/g, "after ####"],
     [/\banswer(?: is|:)[: ]*\s*([^\n]+?)(?=\.(?:\s|$)|\n|$)/gi, 'after "answer is"'],
     [/\$\$?([^$]+)\$\$?/g, "as the last formula"],
-    [/((?<![\w.)])-?\$?\d[\d,]*(?:\.\d+)?(?:\/\d+)?%?)/g, "as the last number"],
+    [/((?<![\w.)])[-−]?\$?\d[\d,]*(?:\.\d+)?(?:\/\d+)?%?)/g, "as the last number"],
   ];
   for (const [pattern, where] of places) {
     const answer = [...text.matchAll(pattern)].at(-1)?.[1]?.trim();

@@ -135,6 +135,8 @@ describe("the answer in a reply", () => {
     ["so we get $x = 3$.", "3", 1],
     ["12 and then 13", 13, 1],
     ["It is between 3-5", 5, 1],
+    ["so it is −5", 5, 0],
+    ["so it is −5", -5, 1],
     ["\\boxed{1", 1, 0],
     ["nothing", 1, 0],
     ["\\boxed{2}", ["1", "2"], 1],

@@ -69,7 +69,7 @@ const onNumbers = new Map<string, (value: number) => number>([
   ["tanh", Math.tanh],
   ["ln", Math.log],
   ["log", Math.log10],
-  ["exp", Math.exp],
+  ["exp", (x) => Math.exp(x) || Number.NaN],
 ]);
 
 class Parser {

@@ -21,7 +21,7 @@ function gcd(left: bigint, right: bigint): bigint {
   return a;
 }
 
-const bits = (value: bigint) => value.toString(16).length * 4;
+const bits = (value: bigint) => (value < 0n ? -value : value).toString(16).length * 4;
 
 /** @param denominator not zero */
 function fraction(numerator: bigint, denominator: bigint): Value {
@@ -32,15 +32,18 @@ function fraction(numerator: bigint, denominator: bigint): Value {
 
 function lowest(numerator: bigint, denominator: bigint): Value {
   const approximate = quotient(numerator, denominator);
-  const value = real(approximate, 0);
+  const isLost = numerator !== 0n && underflows(approximate);
+  const value: Value = isLost
+    ? { approximate: numerator < 0n ? -smallestKept : smallestKept, error: Number.POSITIVE_INFINITY }
+    : real(approximate, 0);
   if (Math.max(bits(numerator), bits(denominator)) <= maxBits) value.exact = { numerator, denominator };
   return value;
 }
 
 /** Both may exceed the range of floating point even if their quotient does not. */
 function quotient(numerator: bigint, denominator: bigint): number {
-  const excess = Math.max(0, bits(numerator) - 900, bits(denominator) - 900);
-  return Number(numerator >> BigInt(excess)) / Number(denominator >> BigInt(excess));
+  const [above, below] = [numerator, denominator].map((value) => Math.max(0, bits(value) - 900)) as [number, number];
+  return (Number(numerator >> BigInt(above)) / Number(denominator >> BigInt(below))) * 2 ** (above - below);
 }
 
 /** @param error without the rounding of the number itself */
@@ -50,6 +53,10 @@ export const real = (approximate: number, error: number): Value => ({
 });
 
 export const undefinedValue: Value = { approximate: Number.NaN, error: 0 };
+
+/** Below it floating point loses digits and becomes 0, which would equal every other number that does. */
+const smallestKept = 2 ** -1000;
+const underflows = (result: number) => Math.abs(result) < smallestKept;
 
 /** @param written digits with at most one decimal point and an exponent: `"12"`, `".5"`, `"3.140"`, `"6.02e23"` */
 export function decimal(written: string): Value {
@@ -71,6 +78,7 @@ export function multiply(left: Value, right: Value): Value {
   const [a, b] = [left.exact, right.exact];
   if (a && b) return fraction(a.numerator * b.numerator, a.denominator * b.denominator);
   const [x, y] = [Math.abs(left.approximate), Math.abs(right.approximate)];
+  if (x !== 0 && y !== 0 && underflows(x * y)) return undefinedValue;
   return real(left.approximate * right.approximate, x * right.error + y * left.error + left.error * right.error);
 }
 
@@ -91,6 +99,7 @@ export function divide(left: Value, right: Value): Value {
   // It may be zero.
   if (!(smallest > 0)) return undefinedValue;
   const result = left.approximate / right.approximate;
+  if (left.approximate !== 0 && underflows(result)) return undefinedValue;
   return real(result, (left.error + Math.abs(result) * right.error) / smallest);
 }
 
@@ -111,6 +120,7 @@ export function power(base: Value, exponent: Value): Value {
     if (root) return power(root, lowest(e.numerator, 1n));
   }
   const result = base.approximate ** exponent.approximate;
+  if (base.approximate !== 0 && underflows(result)) return undefinedValue;
   const distance = base.error / Math.abs(base.approximate);
   // The base may be zero, or of either sign.
   if (!(distance < 1))

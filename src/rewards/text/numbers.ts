@@ -1,7 +1,7 @@
 /** Finds numbers in free text: signs, thousands commas, decimals. Exact, since digits are compared as text. */
 
-/** A hyphen is a sign unless it is a dash between two values, as in "12-31". */
-const start = String.raw`(?:(?<![\w.)])-|(?<![\w.]))`;
+/** A hyphen, or a minus sign of its own, is a sign unless it is a dash between two values, as in "12-31". */
+const start = String.raw`(?:(?<![\w.)])[-−]|(?<![\w.]))`;
 const plain = new RegExp(String.raw`${start}(?:\d+(?:\.\d+)?|\.\d+)`, "g");
 const withThousands = new RegExp(String.raw`${start}(?:(?:\d{1,3}(?:,\d{3}(?!\d))+|\d+)(?:\.\d+)?|\.\d+)`, "g");
 
@@ -15,12 +15,12 @@ export function numbersIn(text: string, { thousands }: { thousands: boolean }): 
 
 /** @example canonical("-007.50") // "-7.5" */
 export function canonical(written: string): string {
-  const [whole = "", fraction = ""] = written.replaceAll(",", "").replace("-", "").split(".");
+  const [whole = "", fraction = ""] = written.replace(/[-−,]/g, "").split(".");
   const digits = whole.replace(/^0+(?=\d)/, "") || "0";
   // The pattern /0+$/ would take quadratic time on zeros before another digit.
   let end = fraction.length;
   while (fraction[end - 1] === "0") end--;
   const decimals = fraction.slice(0, end);
   const magnitude = decimals === "" ? digits : `${digits}.${decimals}`;
-  return written.startsWith("-") && magnitude !== "0" ? `-${magnitude}` : magnitude;
+  return /^[-−]/.test(written) && magnitude !== "0" ? `-${magnitude}` : magnitude;
 }
