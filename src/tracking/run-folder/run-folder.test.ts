@@ -4,7 +4,6 @@ import {
   chmodSync,
   existsSync,
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   readFileSync,
   readlinkSync,
@@ -12,12 +11,12 @@ import {
   statSync,
   writeFileSync,
 } from "node:fs";
-import { hostname, tmpdir } from "node:os";
+import { hostname } from "node:os";
 import { basename, join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { UserError } from "../../errors.ts";
-import { removeFolder, temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { temporaryFolder, testFolder } from "../../temporary-folder.fixture.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import { readMetrics } from "./metrics-file.ts";
 import { createRunFolder, openRunFolder, type RunFolder, runFilesSubscriber } from "./run-folder.ts";
@@ -25,12 +24,11 @@ import { createRunFolder, openRunFolder, type RunFolder, runFilesSubscriber } fr
 let root: string;
 let opened: RunFolder[];
 beforeEach(() => {
-  root = mkdtempSync(join(tmpdir(), "runs-"));
+  root = testFolder("runs");
   opened = [];
 });
 afterEach(() => {
   for (const folder of opened) folder.close();
-  removeFolder(root);
 });
 
 const noted = (folder: RunFolder) => {
