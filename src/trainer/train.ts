@@ -8,7 +8,7 @@ import { type ComposedConfig, type ConfigSources, composeConfig } from "../confi
 import type { Config } from "../config/schema.ts";
 import { warningLine } from "../config/warnings.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
-import { UserError } from "../errors.ts";
+import { messageOf, UserError } from "../errors.ts";
 import { checkSettings, requireValues } from "../support/check-support.ts";
 import type { RunEvent, StepMetrics } from "../tracking/events.ts";
 import { formatNumber } from "../tracking/numbers.ts";
@@ -247,7 +247,7 @@ async function withRun<T>(
     failed = true;
     const recovers = recovery?.after(error);
     if (recovers === undefined) {
-      const text = error instanceof Error ? error.message : String(error);
+      const text = messageOf(error);
       opened?.run.emit({ type: "run-end", reason: "failed", text });
       throw recovery?.final(error) ?? error;
     }
