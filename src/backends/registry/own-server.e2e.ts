@@ -35,7 +35,7 @@ import { openLocalEngine } from "../local/engine.ts";
 import { localEngineOptions } from "../local/options.ts";
 import type { ServerProcess } from "../servers/process/server-process.ts";
 import { servedPolicies } from "../servers/served-policies.ts";
-import { startOwnServer } from "./own-server.ts";
+import { startOwnServer } from "./start-servers.ts";
 
 const root = temporaryFolder("own-server");
 const model = join(root, "qwen2_vl");

@@ -15,7 +15,7 @@ import { toSequences } from "../../trajectories/to-sequences.ts";
 import type { Engine } from "../engine.ts";
 import { openLocalEngine } from "../local/engine.ts";
 import { localEngineOptions } from "../local/options.ts";
-import { startOwnServer } from "../registry/own-server.ts";
+import { startOwnServer } from "../registry/start-servers.ts";
 import type { ServerProcess } from "./process/server-process.ts";
 import { serverSampler } from "./server-sampler.ts";
 
