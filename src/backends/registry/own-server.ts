@@ -7,8 +7,6 @@ import { readModelType } from "../local/server-packages.ts";
 import type { Rule } from "../rule.ts";
 import type { GpuOptions, LaunchOptions, Place } from "../servers/process/launch.ts";
 
-export { samplerType, trainingProcesses } from "../local/machine.ts";
-
 export const startsServer = (config: Config) => samplerType(config) !== "own" && config.local.sampler.url === null;
 
 /** Whether the server that Hone starts runs on GPUs. */

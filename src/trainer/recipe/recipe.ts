@@ -1,8 +1,8 @@
 /** The configuration, compiled once into the options of each stage. `src/support` has checked it. */
 
-import { needsReference } from "../../algorithms/policy-loss/policy-loss.ts";
+import { needsReference } from "../../algorithms/policy-loss/loss-choice.ts";
+import { adapterSpec } from "../../backends/adapter-spec.ts";
 import type { Capabilities, PolicySpec } from "../../backends/engine.ts";
-import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import { learnsFromRewards } from "../../backends/teachers/teachers-in.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";

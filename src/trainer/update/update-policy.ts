@@ -2,7 +2,8 @@
 import { type KlOptions, nextKlWeight } from "../../algorithms/kl/kl-controller.ts";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import { tokenWeight } from "../../algorithms/policy-loss/aggregation.ts";
-import { lossPart, type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
+import type { PolicyLossOptions } from "../../algorithms/policy-loss/loss-choice.ts";
+import { lossPart, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Learner } from "../../backends/engine.ts";
 import { deriveSeed } from "../../random.ts";
 import { addMetrics, averageMetrics, mean } from "../../statistics.ts";
