@@ -13,7 +13,7 @@ import type { Models } from "../state.ts";
 import type { TeacherScores } from "./ask-teachers.ts";
 import { type CriticOptions, criticStepMetrics, takeCriticStep } from "./critic.ts";
 import { learnFromTeacher, type TeacherTerm } from "./learn-from-teacher.ts";
-import { type AdamOptions, adamAt, allAtOnce, noSteps, type Shares, takeStep } from "./passes.ts";
+import { type AdamOptions, adamAt, allAtOnce, noSteps, policyStepMetrics, type Shares, takeStep } from "./passes.ts";
 import { type PrepareOptions, prepareBatch } from "./prepare-batch.ts";
 import { recordTokens, type TokenRecord } from "./token-record.ts";
 
@@ -118,9 +118,8 @@ export async function updatePolicy(
   const merged = averageMetrics(addMetrics(steps.results.map(({ metrics }) => metrics)));
   const distance = prepared.kl ?? merged["actor/kl_loss"];
   const metrics: Record<string, number> = {
-    "update/optimizer_steps": steps.results.length,
+    ...policyStepMetrics(steps),
     "update/without_signal": withoutSignal,
-    "update/dropped_not_finite": steps.dropped,
     ...prepared.metrics,
     ...(critic ? criticStepMetrics(criticSteps, criticStep.adam) : {}),
     "actor/lr": adam.learningRate,
@@ -128,11 +127,6 @@ export async function updatePolicy(
   if (kl) metrics["actor/kl_coef"] = kl.weight;
   // Sampled tokens are drawn from the policy, so the mean of their negative log-probabilities estimates the entropy.
   if (batch.samplerLogprobs.length > 0 && !batch.processed) metrics["actor/entropy"] = -mean(batch.samplerLogprobs);
-  if (steps.results.length > 0) {
-    metrics["actor/loss"] = mean(steps.results.map((result) => result.loss));
-    metrics["actor/grad_norm"] = mean(steps.gradNorms);
-    if (steps.lostToRounding.length > 0) metrics["actor/update_lost_to_rounding"] = mean(steps.lostToRounding);
-  }
   return {
     failure,
     tokens,
