@@ -4,6 +4,7 @@ import { describe, expect, test } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Loss } from "../algorithms/types.ts";
 import type { AdamParams, Policy, Sample, SampleRequest, SamplingParams } from "../backends/engine.ts";
+import { plainParams } from "../backends/sampling-params.ts";
 import { deriveSeed, uniforms } from "../random.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient, rolloutSeed } from "../rollout/session/sampling-client.ts";
@@ -11,16 +12,7 @@ import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import type { Sequence } from "../trajectories/types.ts";
 import { tabularEngine } from "./tabular-engine.ts";
 
-const params: SamplingParams = {
-  maxTokens: 20,
-  temperature: 1,
-  topP: 1,
-  topK: -1,
-  minP: 0,
-  stopIds: [],
-  stopStrings: [],
-  seed: 0,
-};
+const params: SamplingParams = { ...plainParams, maxTokens: 20 };
 const adam: AdamParams = { learningRate: 0.1, beta1: 0.9, beta2: 0.95, eps: 1e-8, weightDecay: 0, maxGradNorm: 0 };
 
 /** A base model whose rows differ; token 0 ends a reply. */

@@ -11,6 +11,7 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { memoryStore } from "../../images/media-store.ts";
 import { dataUrl, jpeg, png } from "../../images/pictures.fixture.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
+import { plainParams } from "../sampling-params.ts";
 import type { Recording } from "./recorded.fixture.ts";
 import { openServers } from "./server-group.ts";
 import { sampleFrom } from "./server-sampler.ts";
@@ -23,7 +24,7 @@ const images = { placeholder: { text: "<image>", id: 9 }, store, transparent: ne
 /** Three tokens stand for an image, with one between its placeholders. */
 const own = [9, 8, 9];
 
-const params = { maxTokens: 4, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], seed: 1 };
+const params = { ...plainParams, maxTokens: 4, seed: 1 };
 const at = (place: number, hash = red) => ({ at: place, length: 3, hash });
 const request = (prompt: number[], ...media: ReturnType<typeof at>[]): SampleRequest => ({
   ...{ prompt: Int32Array.from(prompt), params },
