@@ -2,7 +2,6 @@
  * One agent's conversations as append-only tokens. The prompt of a call that continues an earlier one is that call's
  * prompt, its sampled tokens, and the bridge to the next turn. If that is impossible, the whole conversation is rendered.
  */
-
 import { concatenate } from "../../concatenate.ts";
 import { UserError } from "../../errors.ts";
 import type { Media } from "../../images/types.ts";

@@ -2,7 +2,6 @@
  * Compares a client's copy of the history with the recorded history. Clients may serialize tool arguments again, fill in
  * defaults, drop thinking, or write null for empty content; these differences are ignored.
  */
-
 import { isDeepStrictEqual } from "node:util";
 import { isObject } from "../../is-object.ts";
 import { sameContent, textOf } from "../images/content.ts";

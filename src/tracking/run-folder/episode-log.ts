@@ -2,7 +2,6 @@
  * Episodes as readable JSON files in the layout of rLLM's episode logger, for tools that read it. The run folder's own
  * episodes have the tokens; these have the text.
  */
-
 import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { writeWhole } from "../../files/durable-files.ts";
