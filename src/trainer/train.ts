@@ -6,7 +6,7 @@ import type { Workflow } from "../agents/types.ts";
 import { capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
 import { type ComposedConfig, type ConfigSources, composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
-import { warningLine } from "../config/warnings.ts";
+import { printWarnings, warningLine } from "../config/warnings.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
 import { messageOf, UserError } from "../errors.ts";
 import { checkSettings, requireValues } from "../support/check-support.ts";
@@ -154,7 +154,7 @@ async function check(experiment: Experiment<unknown>, given: ComposedConfig, opt
   const { composed, warnings } = settingsOf(experiment, given, options);
   for (const requirement of requirements(experiment, composed, options)) await requirement();
   const recipe = compile(experiment, composed, options);
-  for (const warning of warnings) process.stderr.write(`${warningLine(warning)}\n`);
+  printWarnings(warnings);
   return { composed, recipe };
 }
 
