@@ -2,12 +2,12 @@
 import { createHash } from "node:crypto";
 import { readdirSync, writeFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { UserError } from "../errors.ts";
+import { listen } from "../http/listen.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { addressRules } from "./address-rules.ts";
 import { hostileFiles } from "./hostile-files.fixture.ts";
@@ -41,8 +41,7 @@ beforeAll(async () => {
       send();
     } else response.writeHead(404).end("no such file");
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  origin = await listen(server);
 });
 
 afterAll(async () => {

@@ -1,7 +1,6 @@
 import { spawnSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";
-import type { AddressInfo } from "node:net";
 import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
@@ -14,6 +13,7 @@ import { singleTurn } from "../agents/single-turn.ts";
 import { useTools } from "../agents/use-tools.ts";
 import { composeConfig } from "../config/compose.ts";
 import { fromRows } from "../data/from-rows.ts";
+import { listen } from "../http/listen.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { lastEnd } from "../tracking/run-folder/journal.ts";
 import type { Experiment } from "../trainer/experiment.ts";
@@ -45,12 +45,12 @@ async function serve(answer: (body: Body, request: IncomingMessage, call: number
     response.writeHead(typeof said === "number" ? said : 200, { "content-type": "application/json" });
     response.end(typeof said === "number" ? "{}" : JSON.stringify(said));
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const url = await listen(server);
   closers.push(() => {
     server.closeAllConnections();
     server.close();
   });
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, bodies };
+  return { url, bodies };
 }
 
 const completion = (content: string | null, more: object = {}) => ({

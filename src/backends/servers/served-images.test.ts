@@ -5,9 +5,9 @@
  */
 import { readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { text } from "node:stream/consumers";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { listen } from "../../http/listen.ts";
 import { memoryStore } from "../../images/media-store.ts";
 import { dataUrl, jpeg, png } from "../../images/pictures.fixture.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
@@ -32,6 +32,7 @@ const request = (prompt: number[], ...media: ReturnType<typeof at>[]): SampleReq
 });
 
 let server: Server;
+let address: string;
 let sampler: Sampler;
 let asked: Record<string, unknown>[];
 let fault: { tokens?: number[]; generates?: boolean };
@@ -39,7 +40,7 @@ let fault: { tokens?: number[]; generates?: boolean };
 let recordedAnswer: string | undefined;
 
 function open(seen: typeof images, kind: "vllm" | "sglang" = "vllm"): void {
-  const group = openServers({ urls: [`http://127.0.0.1:${(server.address() as AddressInfo).port}`] });
+  const group = openServers({ urls: [address] });
   sampler = { ...sampleFrom(group, { kind, images: seen, model: "policy", version: 1 }), close: group.close };
 }
 
@@ -65,7 +66,7 @@ beforeEach(async () => {
       response.write(`data: ${JSON.stringify(event)}\n\n`);
     response.end("data: [DONE]\n\n");
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  address = await listen(server);
   open(images);
 });
 afterEach(async () => {

@@ -1,13 +1,14 @@
 // Slow: Python graders in sandboxes, and a dry run.
+
 import { spawnSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";
-import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import fc from "fast-check";
 import { afterAll, describe, expect, test } from "vitest";
 import { fromRows } from "../../data/from-rows.ts";
+import { listen } from "../../http/listen.ts";
 import { openSandbox } from "../../rewards/sandbox/open-sandbox.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { openaiRft } from "./experiment.ts";
@@ -30,9 +31,8 @@ describe("graders of servers and in Python", () => {
       response.writeHead(200, { "content-type": "application/json" });
       response.end(JSON.stringify(answer(bodies.at(-1)!, request)));
     });
-    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
     open.push(server);
-    return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, bodies };
+    return { url: await listen(server), bodies };
   }
   const completion = (content: string) => ({ choices: [{ message: { role: "assistant", content } }] });
 
