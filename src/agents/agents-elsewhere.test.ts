@@ -4,6 +4,7 @@
 import { createServer, type Server } from "node:http";
 import { afterEach, describe, expect, test } from "vitest";
 import { listen } from "../http/listen.ts";
+import { isAlive } from "../processes/is-alive.fixture.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import { commandAgent } from "./command-agent.ts";
 import { type ExternalJob, externalAgent } from "./external-agent.ts";
@@ -186,12 +187,3 @@ describe("a server", () => {
     expect(episode!.failure?.message).toMatch(/answered 503: "busy"/);
   });
 });
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false;
-  }
-}

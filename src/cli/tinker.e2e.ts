@@ -1,7 +1,6 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { conformance } from "../../conformance/conformance.ts";
 import type { Engine } from "../backends/engine.ts";
@@ -9,8 +8,8 @@ import { openTinkerEngine } from "../backends/tinker/engine.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { outputOf, startHone } from "./hone.fixture.ts";
 
-const project = fileURLToPath(new URL("../..", import.meta.url));
 const root = temporaryFolder("through");
 const servers: ChildProcess[] = [];
 let model: string;
@@ -19,21 +18,7 @@ let url: string;
 /** Starts the command line from its source, without the API key of the environment. */
 function start(args: readonly string[]): ChildProcess {
   const { TINKER_API_KEY: _, TINKER_BASE_URL: __, ...env } = process.env;
-  return spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args], { cwd: project, env });
-}
-
-/** A command's whole output when it has ended, or its output until it contains `text`. */
-function outputOf(child: ChildProcess, text?: RegExp): Promise<string> {
-  return new Promise((resolve, reject) => {
-    let output = "";
-    for (const stream of [child.stdout!, child.stderr!]) {
-      stream.setEncoding("utf8").on("data", (piece: string) => {
-        output += piece;
-        if (text?.test(output)) resolve(output);
-      });
-    }
-    child.once("close", (code) => (code === 0 ? resolve(output) : reject(new Error(`ended with ${code}:\n${output}`))));
-  });
+  return startHone(args, { env });
 }
 
 const hone = (...args: string[]) => outputOf(start(args));
