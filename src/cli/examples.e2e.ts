@@ -1,6 +1,7 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, describe, expect, it } from "vitest";
+import { readLines } from "../json-lines.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
@@ -31,8 +32,7 @@ async function runExample(name: string, env: Record<string, string> = {}): Promi
     ...["data.val_batch_size=8", "local.dtype=float32", "local.device=cpu", "local.threads=1"],
   ];
   await outputOf(startHone(["train", `examples/${name}/train.ts`, ...small], { env: { ...process.env, ...env } }));
-  const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
-  return lines.map((line) => JSON.parse(line) as Record<string, unknown>).filter((line) => !line.kind);
+  return readLines<Record<string, unknown>>(join(folder, "metrics.jsonl")).filter((line) => !line.kind);
 }
 
 describe("examples", () => {

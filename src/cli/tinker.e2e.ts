@@ -1,10 +1,11 @@
 import type { ChildProcess } from "node:child_process";
-import { readdirSync, readFileSync } from "node:fs";
+import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { conformance } from "../../conformance/conformance.ts";
 import type { Engine } from "../backends/engine.ts";
 import { openTinkerEngine } from "../backends/tinker/engine.ts";
+import { readLines } from "../json-lines.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
@@ -41,11 +42,7 @@ afterAll(async () => {
 
 type Metrics = Readonly<Record<string, number>>;
 
-const metricsIn = (folder: string): Metrics[] =>
-  readFileSync(join(folder, "metrics.jsonl"), "utf8")
-    .trim()
-    .split("\n")
-    .map((line) => JSON.parse(line) as Metrics);
+const metricsIn = (folder: string) => readLines<Metrics>(join(folder, "metrics.jsonl"));
 
 async function trainToy(name: string, ...more: string[]): Promise<Metrics[]> {
   const folder = join(root, name);

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { beforeAll, describe, expect, it } from "vitest";
+import { readLines } from "../json-lines.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { uniforms } from "../random.ts";
@@ -61,9 +62,8 @@ const trainToy = (folder: string, ...more: string[]) => [
 
 /** metrics.jsonl without times, memory and the statistics of an engine. */
 function metricsOf(folder: string): Record<string, unknown>[] {
-  const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
-  return lines.map((line) => {
-    const entries = Object.entries(JSON.parse(line) as Record<string, unknown>);
+  return readLines<Record<string, unknown>>(join(folder, "metrics.jsonl")).map((line) => {
+    const entries = Object.entries(line);
     return Object.fromEntries(entries.filter(([name]) => !/^(time|perf|memory|engine)/.test(name)));
   });
 }

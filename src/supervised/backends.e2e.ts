@@ -1,8 +1,9 @@
 /** `hone sft` and `hone dpo` through the command line: through a Tinker service they give the local engine's losses; killed, they continue. */
-import { readFileSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, describe, expect, it } from "vitest";
 import { startHone } from "../cli/hone.fixture.ts";
+import { readLines } from "../json-lines.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
@@ -66,10 +67,7 @@ async function losses(
 }
 
 const lossesOf = (folder: string) =>
-  readFileSync(join(root, folder, "metrics.jsonl"), "utf8")
-    .trim()
-    .split("\n")
-    .map((line) => JSON.parse(line)["actor/loss"] as number);
+  readLines<Record<string, number>>(join(root, folder, "metrics.jsonl")).map((line) => line["actor/loss"]!);
 
 let whole: number[];
 

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { parseLines } from "../../json-lines.fixture.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { runHone, startHone } from "../hone.fixture.ts";
@@ -141,10 +142,7 @@ describe("hone gateway", () => {
     gateway.kill("SIGTERM");
     expect(await ended, said).toEqual([0, null]);
     const { stdout } = runHone(["traces", "list", "--json", "--store", store]);
-    const sessions = stdout
-      .trim()
-      .split("\n")
-      .map((line) => JSON.parse(line) as { session: string; calls: number });
+    const sessions = parseLines<{ session: string; calls: number }>(stdout);
     expect(Object.fromEntries(sessions.map((each) => [each.session, each.calls]))).toEqual({
       ...{ chat: 6, default: 2, stream: 3, others: 4, anthropic: 2 },
     });

@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, describe, expect, test } from "vitest";
 import { listen } from "../../http/listen.ts";
+import { parseLines } from "../../json-lines.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 
 const folder = temporaryFolder("push");
@@ -61,12 +62,7 @@ const server = createServer(async (request, response) => {
     return send(200, {});
   }
   if (url.includes("/commit/")) {
-    seen.commits.push(
-      String(body)
-        .trim()
-        .split("\n")
-        .map((line) => JSON.parse(line)),
-    );
+    seen.commits.push(parseLines(String(body)));
     return send(200, { success: true, commitOid: "abc", commitUrl: `${base}/me/model/commit/abc`, hookOutput: "" });
   }
   return send(404, { error: url });

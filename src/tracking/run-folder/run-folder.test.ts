@@ -1,4 +1,5 @@
 // Slow: a file is cut at each byte.
+
 import { spawnSync } from "node:child_process";
 import {
   chmodSync,
@@ -16,6 +17,7 @@ import { basename, join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { UserError } from "../../errors.ts";
+import { parseLines } from "../../json-lines.fixture.ts";
 import { temporaryFolder, testFolder } from "../../temporary-folder.fixture.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import { readMetrics } from "./metrics-file.ts";
@@ -314,8 +316,7 @@ it("writes complete episodes with exact tokens and log-probabilities", () => {
     seconds: 1,
   }));
   folder.writeEpisodes(12, episodes);
-  const lines = read(folder, "episodes/step-000012.jsonl").trim().split("\n");
-  const parsed = lines.map((line) => JSON.parse(line) as Episode);
+  const parsed = parseLines<Episode>(read(folder, "episodes/step-000012.jsonl"));
   expect(parsed.map(({ id }) => id)).toEqual(["t/1:0", "t/1:1"]);
   expect(parsed[0]?.trajectories[0]?.steps[0]).toEqual({
     ...step,
