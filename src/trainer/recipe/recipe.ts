@@ -75,7 +75,7 @@ export function compileRecipe(
     /** Undefined for synchronous training. */
     asynchronous: rllm.async_training.enable ? asyncOptions(config) : undefined,
     validation: {
-      atOnce: data.val_batch_size === -1 ? undefined : data.val_batch_size,
+      atOnce: data.val_batch_size,
       attempts: attemptsOf("validate", rllm.rollout.n_val, rllm.rollout.val),
     },
     checkpoints: {
