@@ -25,7 +25,7 @@ import { takeSteps } from "./take-steps.ts";
  * await train(dpo({ data: await openDataset("pairs.jsonl") }), { from: "runs/latest" });
  */
 export const dpo = <Row>(options: SourceOptions<Row>): Experiment<Row> =>
-  sourceExperiment(options, pairs(options.validation), { learning_rate: 1e-5, lr_schedule: "linear" }, 32);
+  sourceExperiment(options, pairs(options.validation), 1e-5);
 
 const pairs = (validation: Dataset<unknown> | undefined): SourceKind => ({
   name: "pairs",

@@ -21,7 +21,7 @@ import { takeSteps } from "./take-steps.ts";
  * await train(sft({ data: await openDataset("rows.jsonl") }), { overrides: ["sft.train_on=last_assistant_message"] });
  */
 export const sft = <Row>(options: SourceOptions<Row>): Experiment<Row> =>
-  sourceExperiment(options, rows(options.validation), { learning_rate: 1e-4, lr_schedule: "linear" }, 32);
+  sourceExperiment(options, rows(options.validation), 1e-4);
 
 const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
   name: "rows",
