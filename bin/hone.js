@@ -6,10 +6,10 @@ import { fileURLToPath } from "node:url";
 const main = new URL("../dist/cli/main.js", import.meta.url);
 
 /** Node loads modules many at a time. Without free descriptors it fails with a stack, or says that a package is missing. */
-function canOpenFiles(count = 128) {
+function canOpenFiles() {
   const opened = [];
   try {
-    while (opened.length < count) opened.push(openSync(fileURLToPath(import.meta.url), "r"));
+    while (opened.length < 128) opened.push(openSync(fileURLToPath(import.meta.url), "r"));
     return true;
   } catch (error) {
     const { code } = /** @type {NodeJS.ErrnoException} */ (error);

@@ -16,6 +16,7 @@ import type {
   Sampler,
   SamplingParams,
 } from "../src/backends/engine.ts";
+import { plainParams } from "../src/backends/sampling-params.ts";
 import { concatenate } from "../src/concatenate.ts";
 import { uniforms } from "../src/random.ts";
 import type { Sequence } from "../src/trajectories/types.ts";
@@ -217,13 +218,8 @@ export async function step(learner: Learner, sequences: readonly Sequence[], wei
 }
 
 export const params = (more: Partial<SamplingParams> = {}): SamplingParams => ({
+  ...plainParams,
   maxTokens: 12,
-  temperature: 1,
-  topP: 1,
-  topK: -1,
-  minP: 0,
-  stopIds: [],
-  stopStrings: [],
   seed: 1,
   ...more,
 });

@@ -1,5 +1,5 @@
 /** Closes what was opened, the last one first. */
-import { RunError } from "./errors.ts";
+import { messageOf, RunError } from "./errors.ts";
 
 /** @param cause why the opening failed, if it did */
 type Close = (cause?: unknown) => unknown;
@@ -35,17 +35,15 @@ export function createClosers(): Closers {
     async close() {
       const failures = await closeAll();
       // A program that has ended fails each request with the same reason.
-      const reasons = [...new Set(failures.map(textOf))];
+      const reasons = [...new Set(failures.map(messageOf))];
       if (reasons.length > 1) throw new RunError(`closing failed: ${reasons.join("; ")}`, { cause: failures[0] });
       if (failures.length > 0) throw failures[0];
     },
     async abandon(error) {
-      const reasons = new Set((await closeAll(error)).map(textOf));
-      reasons.delete(textOf(error));
+      const reasons = new Set((await closeAll(error)).map(messageOf));
+      reasons.delete(messageOf(error));
       for (const reason of reasons) process.emitWarning(`closing failed: ${reason}`);
       throw error;
     },
   };
 }
-
-const textOf = (error: unknown) => (error instanceof Error ? error.message : String(error));

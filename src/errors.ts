@@ -62,3 +62,6 @@ function isInstance(this: unknown, value: unknown): boolean {
   return Function.prototype[Symbol.hasInstance].call(this, value);
 }
 Object.defineProperty(HoneError, Symbol.hasInstance, { value: isInstance });
+
+/** The message of what was thrown, which may be any value. */
+export const messageOf = (thrown: unknown): string => (thrown instanceof Error ? thrown.message : String(thrown));

@@ -12,8 +12,10 @@ export type { EstimatorOptions } from "./algorithms/estimators/estimator.ts";
 export { type CustomLoss, type LossInput, sequenceLoss, tokenLoss } from "./algorithms/policy-loss/custom-loss.ts";
 export { modelFolder } from "./backends/local/model-folder.ts";
 export { type ServerSamplerOptions, serverSampler } from "./backends/servers/server-sampler.ts";
+export type { SequenceStart } from "./chat/conversations/conversation.ts";
 export { textOf } from "./chat/images/content.ts";
 export {
+  type ChatMessage,
   type Content,
   type ImagePart,
   type ParsedReply,
@@ -50,4 +52,4 @@ export { defineExperiment, type Experiment, type TeacherPrompt } from "./trainer
 export type { TrainOptions } from "./trainer/launch.ts";
 export { type Stage, trainStages } from "./trainer/stages.ts";
 export { type RunSummary, train } from "./trainer/train.ts";
-export type { ChatMessage, Episode, SequenceStart, Step, Trajectory } from "./trajectories/types.ts";
+export type { Episode, Step, Trajectory } from "./trajectories/types.ts";

@@ -1,7 +1,7 @@
 import { existsSync, mkdtempSync, rmSync, statfsSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll } from "vitest";
+import { afterAll, onTestFinished } from "vitest";
 
 const inMemory = "/dev/shm";
 /** A container's may have 64 MiB. */
@@ -14,6 +14,13 @@ export const memory = isLarge ? inMemory : tmpdir();
 export function temporaryFolder(name: string, root = tmpdir()): string {
   const folder = mkdtempSync(join(root, `hone-${name}-`));
   afterAll(() => removeFolder(folder));
+  return folder;
+}
+
+/** A folder for the running test, removed when it has ended. Also in `beforeEach`. */
+export function testFolder(name: string): string {
+  const folder = mkdtempSync(join(tmpdir(), `hone-${name}-`));
+  onTestFinished(() => removeFolder(folder));
   return folder;
 }
 

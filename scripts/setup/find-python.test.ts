@@ -1,10 +1,10 @@
-import { chmodSync, mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { chmodSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import { temporaryFolder } from "../../src/temporary-folder.fixture.ts";
 import { findPython, pythonCandidates, suits } from "./find-python.mjs";
 
-const folder = mkdtempSync(join(tmpdir(), "hone-python-"));
+const folder = temporaryFolder("python");
 /** A program that answers like a Python of that version, or fails as a version manager's shim does. */
 function fake(name: string, version: string | null): string {
   const file = join(folder, name);

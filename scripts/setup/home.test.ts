@@ -1,7 +1,7 @@
-import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { testFolder } from "../../src/temporary-folder.fixture.ts";
 import { homeOf, installedPython, locksOf, makeHome, otherVersions, pinnedFolder } from "./home.mjs";
 import { pythonIn } from "./paths.mjs";
 import { hashFiles } from "./stamp.mjs";
@@ -15,7 +15,7 @@ const install = (name: string): string => {
 };
 
 beforeEach(() => {
-  home = mkdtempSync(join(tmpdir(), "hone-home-"));
+  home = testFolder("home");
   vi.stubEnv("HONE_HOME", home);
 });
 afterEach(() => vi.unstubAllEnvs());

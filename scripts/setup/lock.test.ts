@@ -1,16 +1,17 @@
 import { spawnSync } from "node:child_process";
-import { existsSync, mkdtempSync, readFileSync, utimesSync, writeFileSync } from "node:fs";
-import { hostname, tmpdir } from "node:os";
+import { existsSync, readFileSync, utimesSync, writeFileSync } from "node:fs";
+import { hostname } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { beforeEach, describe, expect, it } from "vitest";
+import { testFolder } from "../../src/temporary-folder.fixture.ts";
 import { lockHolder, withLock } from "./lock.mjs";
 
 let file: string;
 const deadPid = spawnSync(process.execPath, ["-e", ""]).pid;
 
 beforeEach(() => {
-  file = join(mkdtempSync(join(tmpdir(), "hone-lock-")), "lock");
+  file = join(testFolder("lock"), "lock");
 });
 
 describe("withLock", () => {

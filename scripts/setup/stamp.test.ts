@@ -1,7 +1,7 @@
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeEach, describe, expect, it } from "vitest";
+import { testFolder } from "../../src/temporary-folder.fixture.ts";
 import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
 
 let root: string;
@@ -12,7 +12,7 @@ const make = (text: string) => async (partial: string) => {
 };
 
 beforeEach(() => {
-  root = mkdtempSync(join(tmpdir(), "hone-stamp-"));
+  root = testFolder("stamp");
 });
 
 describe("stamps", () => {

@@ -1,8 +1,10 @@
 /** Agents that are separate programs or servers and call the gateway. */
 // Slow: agents are programs, and one exceeds its time limit.
+
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { afterEach, describe, expect, test } from "vitest";
+import { listen } from "../http/listen.ts";
+import { isAlive } from "../processes/is-alive.fixture.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import { commandAgent } from "./command-agent.ts";
 import { type ExternalJob, externalAgent } from "./external-agent.ts";
@@ -139,8 +141,7 @@ describe("a server", () => {
       const { status, body } = await answer(JSON.parse(text));
       response.writeHead(status).end(JSON.stringify(body));
     });
-    await new Promise<void>((resolve) => server!.listen(0, "127.0.0.1", resolve));
-    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    return await listen(server);
   }
 
   const solve = async ({ base_url, api_key, task }: ExternalJob<Row>) => {
@@ -186,12 +187,3 @@ describe("a server", () => {
     expect(episode!.failure?.message).toMatch(/answered 503: "busy"/);
   });
 });
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false;
-  }
-}

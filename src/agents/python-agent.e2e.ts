@@ -1,15 +1,12 @@
-import { execFile } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
-import { promisify } from "node:util";
 import { expect, it } from "vitest";
+import { outputOf, startHone } from "../cli/hone.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { readEpisode } from "../tracking/run-folder/read-episode.ts";
 import type { Step } from "../trajectories/types.ts";
 
-const project = fileURLToPath(new URL("../..", import.meta.url));
 const root = temporaryFolder("python-agent");
 
 interface Recorded {
@@ -31,11 +28,8 @@ it("trains a real model through an agent in Python, and the episodes hold what t
   const model = await makeTinyModel(join(root, "model"));
   const folder = join(root, "run");
   const records = join(root, "records.jsonl");
-  const args = ["--import", "tsx", "src/cli/main.ts", "train", "src/agents/python-agent.fixture.ts"];
-  await promisify(execFile)(process.execPath, [...args, `model.name=${model}`, `rllm.trainer.run_dir=${folder}`], {
-    cwd: project,
-    env: { ...process.env, HONE_RECORDS: records },
-  });
+  const args = ["train", "src/agents/python-agent.fixture.ts", `model.name=${model}`, `rllm.trainer.run_dir=${folder}`];
+  await outputOf(startHone(args, { env: { ...process.env, HONE_RECORDS: records } }));
 
   const recorded = new Map(
     readLines(records).map((line) => {

@@ -1,7 +1,7 @@
 import { describe, expect, expectTypeOf, test } from "vitest";
+import type { ChatMessage } from "../chat/messages.ts";
 import { firstInteger } from "../rewards/text/first-integer.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
-import type { ChatMessage } from "../trajectories/types.ts";
 import { singleTurn } from "./single-turn.ts";
 import type { Outcome, Reply, Workflow } from "./types.ts";
 

@@ -1,6 +1,7 @@
 /** A conversation in which the model may call tools before it answers. */
 import type { ChatMessage, ToolCall } from "../chat/messages.ts";
 import type { Task } from "../data/task.ts";
+import { messageOf } from "../errors.ts";
 import { nearest } from "../nearest.ts";
 import { chatAgent } from "./chat-agent.ts";
 import { multiTurn } from "./multi-turn.ts";
@@ -109,6 +110,6 @@ async function runTool(
   } catch (error) {
     // The attempt has ended, so this is not an error of the tool.
     if (signal.aborted) throw error;
-    return { content: `Error: ${error instanceof Error ? error.message : String(error)}`, failed: true };
+    return { content: `Error: ${messageOf(error)}`, failed: true };
   }
 }

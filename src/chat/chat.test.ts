@@ -1,11 +1,10 @@
-import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { cpSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import fc from "fast-check";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { beforeEach, describe, expect, test, vi } from "vitest";
 import { UserError } from "../errors.ts";
-import { removeFolder } from "../temporary-folder.fixture.ts";
+import { testFolder } from "../temporary-folder.fixture.ts";
 import { assembleChat } from "./assemble-chat.ts";
 import { loadChat } from "./chat.ts";
 import { openConversation } from "./conversations/conversation.ts";
@@ -18,10 +17,9 @@ const hello = [{ role: "user", content: "hello" }] as const;
 /** A copy of a fixture to break. */
 let folder: string;
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), "hone-chat-"));
+  folder = testFolder("chat");
   cpSync(fixture("llama"), folder, { recursive: true });
 });
-afterEach(() => removeFolder(folder));
 
 const edit = (file: string, change: (content: Record<string, unknown>) => void) => {
   const path = join(folder, file);

@@ -17,8 +17,6 @@ import { encodeElsewhere } from "./tokens/encode-elsewhere.ts";
 import { openTokenizer, readJson, type Tokenizer } from "./tokens/tokenizer.ts";
 import type { Chat } from "./types.ts";
 
-export type { Chat } from "./types.ts";
-
 export interface LoadChatOptions {
   /**
    * How conversations are rendered and replies parsed; null uses the model's own template. `"plain"` is for base models;

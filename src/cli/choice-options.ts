@@ -1,5 +1,8 @@
-/** The options and the report of commands that choose among the attempts at each task. */
+/** The options, the files and the report of commands that choose among the attempts at each task. */
+import { writeFileSync } from "node:fs";
 import { type Command, InvalidArgumentError, Option } from "commander";
+import { UserError } from "../errors.ts";
+import { printableJson } from "../printable.ts";
 import { type Choice, type Chosen, selections } from "../supervised/choose-attempts.ts";
 import { wholeNumber } from "./options.ts";
 
@@ -36,8 +39,36 @@ function fraction(text: string): number {
   throw new InvalidArgumentError("It must be a number from 0 to below 1.");
 }
 
-/** The second place of `--val-fraction`. */
-export const heldOutput = (output: string): string => output.replace(/(\.[^./]*)?$/, "-val$1");
+export const jsonLine = (value: unknown) => `${printableJson(JSON.stringify(value))}\n`;
+
+/** Writes to standard output if no file is named. @returns what it wrote where, or "" */
+export function writeLines(values: readonly unknown[], output: string | undefined, hint: string): string {
+  const lines = values.map(jsonLine).join("");
+  if (output === undefined) {
+    process.stdout.write(lines);
+    return "";
+  }
+  createOutput(output, hint, () => writeFileSync(output, lines, { flag: "wx" }));
+  return `${values.length} lines written to ${output}`;
+}
+
+/** @param hint for the user if it exists already: nothing is overwritten */
+export function createOutput(output: string, hint: string, create: () => void): void {
+  try {
+    create();
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    if (code === "EEXIST") throw new UserError(`${output} already exists`, { hint });
+    throw new UserError(`${output} cannot be written: ${message}`, { cause: error });
+  }
+}
+
+/** The second place of `--val-fraction`; undefined without it. */
+export function heldOutput({ valFraction, output }: { valFraction?: number | undefined; output?: string | undefined }) {
+  if (!valFraction) return undefined;
+  if (output === undefined) throw new UserError("--val-fraction writes to a second place, so it needs --output");
+  return output.replace(/(\.[^./]*)?$/, "-val$1");
+}
 
 /** @param what the plural of an attempt */
 export function describeCounts(

@@ -1,6 +1,6 @@
 /** Composes the configuration of a command that loads a model without an experiment. */
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
-import { warningLine } from "../config/warnings.ts";
+import { printWarnings } from "../config/warnings.ts";
 import { checkSettings } from "../support/check-support.ts";
 import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";
 
@@ -14,6 +14,6 @@ export function composeSupported(overrides: readonly string[], checkpoint?: Open
   const { adv_estimator = [], loss_fn, estimator_map = {}, loss_fn_map = {} } = checkpoint?.config.rllm.algorithm ?? {};
   const registered = [adv_estimator, loss_fn ?? [], Object.values(estimator_map), Object.values(loss_fn_map)].flat(2);
   const checked = checkSettings(composed, { registered, trains: false });
-  for (const warning of checked.warnings) process.stderr.write(`${warningLine(warning)}\n`);
+  printWarnings(checked.warnings);
   return checked.composed;
 }

@@ -1,14 +1,12 @@
-import { execFile } from "node:child_process";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
-import { promisify } from "node:util";
 import { beforeAll, describe, expect, it } from "vitest";
+import { readLines } from "../json-lines.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { outputOf, project, startHone } from "./hone.fixture.ts";
 
-const project = fileURLToPath(new URL("../..", import.meta.url));
 const root = temporaryFolder("examples");
 let model: string;
 
@@ -33,10 +31,8 @@ async function runExample(name: string, env: Record<string, string> = {}): Promi
     ...["training.max_length=4096", "rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=0"],
     ...["data.val_batch_size=8", "local.dtype=float32", "local.device=cpu", "local.threads=1"],
   ];
-  const args = ["--import", "tsx", "src/cli/main.ts", "train", `examples/${name}/train.ts`, ...small];
-  await promisify(execFile)(process.execPath, args, { cwd: project, env: { ...process.env, ...env } });
-  const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
-  return lines.map((line) => JSON.parse(line) as Record<string, unknown>).filter((line) => !line.kind);
+  await outputOf(startHone(["train", `examples/${name}/train.ts`, ...small], { env: { ...process.env, ...env } }));
+  return readLines<Record<string, unknown>>(join(folder, "metrics.jsonl")).filter((line) => !line.kind);
 }
 
 describe("examples", () => {

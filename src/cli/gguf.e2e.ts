@@ -2,13 +2,12 @@
 import { execFileSync } from "node:child_process";
 import { mkdirSync, readdirSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { expect, it } from "vitest";
 import { nightly } from "../nightly.fixture.ts";
 import { knownPython } from "../python/find.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { outputOf, startHone } from "./hone.fixture.ts";
 
-const project = fileURLToPath(new URL("../..", import.meta.url));
 const root = temporaryFolder("gguf");
 
 /** Version 0.3.36, through pip. */
@@ -31,20 +30,15 @@ keys = ["general.architecture", "general.name", "llama.block_count", "tokenizer.
 print(json.dumps([len(reader.tensors), *(reader.fields[key].contents() for key in keys)]))
 `;
 
-it.skipIf(!nightly)("the package gguf reads what the converter wrote of a trained SmolLM2", () => {
+it.skipIf(!nightly)("the package gguf reads what the converter wrote of a trained SmolLM2", async () => {
   const LLAMA_CPP = sourcesOfLlamaCpp();
-  const hone = (...args: string[]) =>
-    execFileSync(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args], {
-      cwd: project,
-      env: { ...process.env, LLAMA_CPP },
-      encoding: "utf8",
-    });
+  const hone = (...args: string[]) => outputOf(startHone(args, { env: { ...process.env, LLAMA_CPP } }));
   const run = join(root, "run");
   const once = ["rllm.trainer.total_batches=1", "rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=0"];
   const small = ["data.train_batch_size=2", "rllm.rollout.n=2", `rllm.trainer.run_dir=${run}`];
-  hone("train", "examples/larger-number/train.ts", ...once, ...small);
+  await hone("train", "examples/larger-number/train.ts", ...once, ...small);
   const file = join(root, "my-model.gguf");
-  expect(hone("export", run, file, "--as", "gguf")).toContain("gguf of step 1 written to");
+  expect(await hone("export", run, file, "--as", "gguf")).toContain("gguf of step 1 written to");
   const facts = JSON.parse(execFileSync(knownPython(), ["-c", read, file], { encoding: "utf8" }));
   expect(facts).toEqual([272, "llama", "my-model", 30, "smollm"]);
 });

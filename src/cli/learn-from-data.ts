@@ -9,21 +9,11 @@ import { UserError } from "../errors.ts";
 import type { SourceOptions } from "../supervised/experiment.ts";
 import { savedConfigFile } from "../trainer/checkpoints/open-checkpoint.ts";
 import type { Experiment } from "../trainer/experiment.ts";
-import type { Launch } from "../trainer/launch.ts";
 import { train } from "../trainer/train.ts";
+import { type LaunchFlags, launchOf } from "./launch-of.ts";
 import { configFiles } from "./options.ts";
 import { isScript, loadExperiment } from "./run-script.ts";
 import { isSpareCopy, torchrunOverrides } from "./torchrun.ts";
-import { viewBeside } from "./view-beside.ts";
-
-interface LearningFlags {
-  config?: string[];
-  resume?: string;
-  from?: string;
-  dryRun?: boolean;
-  explain?: string | true;
-  view?: boolean;
-}
 
 type MakeExperiment = (options: SourceOptions) => Experiment<unknown>;
 
@@ -42,12 +32,12 @@ export function registerLearning(
     .option("--explain [key]", "explain a key, a section or all keys with these settings, then stop")
     .option("--view", "show the run as a page while it trains, as hone view does")
     .addHelpText("after", help)
-    .action((words: string[], flags: LearningFlags) => learn(make, words, flags));
+    .action((words: string[], flags: LaunchFlags) => learn(make, words, flags));
 }
 
-async function learn(make: MakeExperiment, words: readonly string[], flags: LearningFlags): Promise<void> {
+async function learn(make: MakeExperiment, words: readonly string[], flags: LaunchFlags): Promise<void> {
   if (isSpareCopy()) return;
-  const { config: files = [], resume, from, dryRun = false, explain, view } = flags;
+  const { config: files = [], resume } = flags;
   const { data, script, assignments } = wordsOf(words);
   const overrides = [
     ...torchrunOverrides(),
@@ -55,14 +45,6 @@ async function learn(make: MakeExperiment, words: readonly string[], flags: Lear
     ...(data === undefined ? [] : [`data.train_files=${JSON.stringify(data)}`]),
   ];
   const experiment = script === undefined ? undefined : await loadExperiment(script);
-  const launch: Launch = { overrides, files, dryRun };
-  if (explain !== undefined) {
-    const { printConfig } = await import("./print-config.ts");
-    launch.inspect = (composed, facts) => printConfig(composed, "yaml", explain, facts);
-  }
-  if (view) launch.onBegin = viewBeside;
-  if (resume !== undefined) launch.resume = resume;
-  if (from !== undefined) launch.from = from;
   const saved = resume === undefined ? [] : [savedConfigFile(resume)];
   const given: ConfigInput = experiment?.config ?? {};
   // verl's configuration names example files, which no one asked for.
@@ -70,7 +52,7 @@ async function learn(make: MakeExperiment, words: readonly string[], flags: Lear
   const { config } = composeConfig({ input, files: [...saved, ...files], overrides });
   const opened = await openData(config.data);
   const made = make(experiment === undefined ? opened : { ...opened, experiment });
-  process.exitCode = (await train(made, launch)).exitCode;
+  process.exitCode = (await train(made, launchOf(overrides, flags))).exitCode;
 }
 
 function wordsOf(words: readonly string[]) {

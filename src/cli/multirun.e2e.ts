@@ -1,12 +1,10 @@
-import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { beforeAll, expect, it } from "vitest";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { runHone } from "./hone.fixture.ts";
 
-const project = fileURLToPath(new URL("../..", import.meta.url));
 const root = temporaryFolder("multirun");
 let model: string;
 
@@ -14,10 +12,7 @@ beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
 });
 
-function hone(...args: string[]) {
-  const command = ["--import", "tsx", "src/cli/main.ts", "train", "src/cli/toy-experiment.fixture.ts", ...args];
-  return spawnSync(process.execPath, command, { cwd: project, encoding: "utf8" });
-}
+const hone = (...args: string[]) => runHone(["train", "src/cli/toy-experiment.fixture.ts", ...args]);
 
 it("trains once for each combination, continues after a failure, and prints the results", () => {
   const sweep = join(root, "sweep");

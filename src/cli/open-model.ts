@@ -1,10 +1,11 @@
 /** Opens the model that a configuration names, with a checkpoint's weights if there is one, for sampling. */
 import { join } from "node:path";
+import { adapterSpec } from "../backends/adapter-spec.ts";
 import type { Sampler } from "../backends/engine.ts";
-import { adapterSpec, openEngine } from "../backends/registry/open-engine.ts";
-import type { Chat } from "../chat/chat.ts";
+import { openEngine } from "../backends/registry/open-engine.ts";
 import { openChat } from "../chat/chat.ts";
 import type { Blind, Vision } from "../chat/images/prepare-images.ts";
+import type { Chat } from "../chat/types.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { visionOf } from "../rollout/vision.ts";
 import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";

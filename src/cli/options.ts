@@ -1,6 +1,7 @@
 /** Arguments and options that several commands have. */
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { InvalidArgumentError, Option } from "commander";
+import { messageOf, UserError } from "../errors.ts";
 
 export const overrides = ["[overrides...]", "key=value pairs of the configuration", addOverride] as const;
 
@@ -34,3 +35,12 @@ export const wholeNumber =
     const range = most === Number.MAX_SAFE_INTEGER ? `of at least ${least}` : `from ${least} to ${most}`;
     throw new InvalidArgumentError(`It must be a whole number ${range}.`);
   };
+
+/** The text of a file that an argument names. */
+export function readText(file: string): string {
+  try {
+    return readFileSync(file, "utf8");
+  } catch (cause) {
+    throw new UserError(`${file} cannot be read: ${messageOf(cause)}`, { cause });
+  }
+}

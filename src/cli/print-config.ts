@@ -2,9 +2,10 @@
 import type { ScriptFacts } from "../backends/rule.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { shownTree } from "../config/secrets/without-secrets.ts";
+import { printWarnings } from "../config/warnings.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
+import { checkSettings } from "../support/check-support.ts";
 import { type ExplainedKey, explainConfig } from "../support/explain.ts";
-import { printWarnings } from "./print-warnings.ts";
 import { wrapped } from "./wrapped.ts";
 
 export type Form = "yaml" | "json";
@@ -19,7 +20,7 @@ export function printConfig(
   explained?: string | true,
   script?: ScriptFacts,
 ): void {
-  printWarnings(composed, script);
+  printWarnings(checkSettings(composed, { script, dryRun: true }).warnings);
   for (const note of composed.notes) process.stderr.write(`note: ${note}\n`);
   if (explained !== undefined) {
     const keys = explainConfig(composed, explained === true ? undefined : explained, { script });

@@ -1,16 +1,16 @@
-import { type ChildProcess, spawn } from "node:child_process";
-import { readdirSync, readFileSync } from "node:fs";
+import type { ChildProcess } from "node:child_process";
+import { readdirSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { conformance } from "../../conformance/conformance.ts";
 import type { Engine } from "../backends/engine.ts";
 import { openTinkerEngine } from "../backends/tinker/engine.ts";
+import { readLines } from "../json-lines.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { outputOf, startHone } from "./hone.fixture.ts";
 
-const project = fileURLToPath(new URL("../..", import.meta.url));
 const root = temporaryFolder("through");
 const servers: ChildProcess[] = [];
 let model: string;
@@ -19,21 +19,7 @@ let url: string;
 /** Starts the command line from its source, without the API key of the environment. */
 function start(args: readonly string[]): ChildProcess {
   const { TINKER_API_KEY: _, TINKER_BASE_URL: __, ...env } = process.env;
-  return spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args], { cwd: project, env });
-}
-
-/** A command's whole output when it has ended, or its output until it contains `text`. */
-function outputOf(child: ChildProcess, text?: RegExp): Promise<string> {
-  return new Promise((resolve, reject) => {
-    let output = "";
-    for (const stream of [child.stdout!, child.stderr!]) {
-      stream.setEncoding("utf8").on("data", (piece: string) => {
-        output += piece;
-        if (text?.test(output)) resolve(output);
-      });
-    }
-    child.once("close", (code) => (code === 0 ? resolve(output) : reject(new Error(`ended with ${code}:\n${output}`))));
-  });
+  return startHone(args, { env });
 }
 
 const hone = (...args: string[]) => outputOf(start(args));
@@ -56,11 +42,7 @@ afterAll(async () => {
 
 type Metrics = Readonly<Record<string, number>>;
 
-const metricsIn = (folder: string): Metrics[] =>
-  readFileSync(join(folder, "metrics.jsonl"), "utf8")
-    .trim()
-    .split("\n")
-    .map((line) => JSON.parse(line) as Metrics);
+const metricsIn = (folder: string) => readLines<Metrics>(join(folder, "metrics.jsonl"));
 
 async function trainToy(name: string, ...more: string[]): Promise<Metrics[]> {
   const folder = join(root, name);

@@ -1,18 +1,18 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { fileURLToPath } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
+import { readLines } from "../json-lines.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { startHone } from "./hone.fixture.ts";
 
 /** Kills of the trainer and of the worker, in turn. Set `HONE_KILLS=20` for a longer test. */
 const kills = Number(process.env.HONE_KILLS ?? 2);
 
-const project = fileURLToPath(new URL("../..", import.meta.url));
 const umask = process.umask();
 const root = temporaryFolder("cli");
 let model: string;
@@ -32,10 +32,10 @@ function hone(
   args: string[],
   onStart: (child: ChildProcess, said: (text: string) => Promise<void>) => void = () => {},
 ): Promise<Ended> {
-  const child = spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args], { cwd: project });
+  const child = startHone(args);
   let output = "";
   const listeners = new Set<() => void>();
-  for (const stream of [child.stdout, child.stderr]) {
+  for (const stream of [child.stdout!, child.stderr!]) {
     stream.setEncoding("utf8").on("data", (text: string) => {
       output += text;
       for (const listener of listeners) listener();
@@ -62,9 +62,8 @@ const trainToy = (folder: string, ...more: string[]) => [
 
 /** metrics.jsonl without times, memory and the statistics of an engine. */
 function metricsOf(folder: string): Record<string, unknown>[] {
-  const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
-  return lines.map((line) => {
-    const entries = Object.entries(JSON.parse(line) as Record<string, unknown>);
+  return readLines<Record<string, unknown>>(join(folder, "metrics.jsonl")).map((line) => {
+    const entries = Object.entries(line);
     return Object.fromEntries(entries.filter(([name]) => !/^(time|perf|memory|engine)/.test(name)));
   });
 }

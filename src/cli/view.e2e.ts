@@ -1,18 +1,17 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
 import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { generateRun } from "../view/generate-run.fixture.ts";
 import type { EpisodeList } from "../view/queries/episode-list.ts";
 import type { RunDetail } from "../view/queries/run.ts";
+import { startHone } from "./hone.fixture.ts";
 
-const project = fileURLToPath(new URL("../..", import.meta.url));
 const root = temporaryFolder("view-e2e");
 const run = join(root, "toy");
 
@@ -26,11 +25,7 @@ function hone(
     XDG_CACHE_HOME: join(root, "cache"),
     ...(beside ? { HONE_STOP_WITH_PARENT: "1" } : {}),
   };
-  const child = spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", "view", ...args], {
-    cwd: project,
-    env,
-    stdio: ["ignore", "pipe", "pipe", beside ? "ipc" : "ignore"],
-  });
+  const child = startHone(["view", ...args], { env, stdio: ["ignore", "pipe", "pipe", beside ? "ipc" : "ignore"] });
   let output = "";
   for (const stream of [child.stdout!, child.stderr!]) stream.on("data", (text) => (output += String(text)));
   return { child, output: () => output, ended: new Promise((resolve) => child.once("close", resolve)) };

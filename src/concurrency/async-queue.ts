@@ -35,6 +35,14 @@ export class AsyncQueue<Value extends NonNullable<unknown>> implements AsyncIter
     this.changed.notify();
   }
 
+  /** The reader ends when the work has ended, and throws what it throws. The result only says that it has ended. */
+  endWith(work: Promise<unknown>): Promise<void> {
+    return work.then(
+      () => this.end(),
+      (error: unknown) => this.fail(error),
+    );
+  }
+
   /** The next value, or undefined after the end. */
   async take(): Promise<Value | undefined> {
     while (true) {

@@ -7,6 +7,10 @@ export interface ConfigWarning {
   text: string;
 }
 
+export function printWarnings(warnings: readonly ConfigWarning[]): void {
+  for (const warning of warnings) process.stderr.write(`${warningLine(warning)}\n`);
+}
+
 /** One line for standard error: `warning[conflict]: ...`. */
 export function warningLine({ category, text }: ConfigWarning): string {
   return `warning[${category}]: ${text}`;

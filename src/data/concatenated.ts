@@ -12,12 +12,18 @@ export function concatenated<Row>(datasets: readonly Dataset<Row>[]): Dataset<Ro
     size: datasets.reduce((total, { size }) => total + size, 0),
     notes: datasets.flatMap(({ notes = [] }) => notes),
     task(index) {
-      let within = index;
-      for (const dataset of datasets) {
-        if (within < dataset.size) return dataset.task(within);
-        within -= dataset.size;
-      }
-      throw new RangeError(`row ${index} is out of range`);
+      const { part, within } = partAt(datasets, index);
+      return part.task(within);
     },
   };
+}
+
+/** The part that has a row, in parts one after the other, and the number of the row within it. */
+export function partAt<Part extends { size: number }>(parts: readonly Part[], index: number) {
+  let within = index;
+  for (const part of parts) {
+    if (within < part.size) return { part, within };
+    within -= part.size;
+  }
+  throw new RangeError(`row ${index} is out of range`);
 }

@@ -1,5 +1,6 @@
 /** Shared by the readers of all file formats: turns rows with origins into a dataset with ids. */
 import { UserError } from "../errors.ts";
+import { partAt } from "./concatenated.ts";
 import type { Dataset, FileRow } from "./types.ts";
 
 /** The rows of one file, or of several files in sequence. */
@@ -54,12 +55,8 @@ export function concatenate(sources: readonly RowSource[]): RowSource {
   const at =
     <Result>(read: (source: RowSource, within: number) => Result) =>
     (index: number): Result => {
-      let within = index;
-      for (const source of sources) {
-        if (within < source.size) return read(source, within);
-        within -= source.size;
-      }
-      throw new RangeError(`row ${index} is out of range`);
+      const { part, within } = partAt(sources, index);
+      return read(part, within);
     };
   return {
     size: sources.reduce((total, source) => total + source.size, 0),

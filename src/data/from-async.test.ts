@@ -1,10 +1,10 @@
 import { existsSync, readFileSync } from "node:fs";
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { LangfuseClient } from "@langfuse/client";
 import { Client } from "langsmith";
 import { afterAll, expect, test, vi } from "vitest";
+import { listen } from "../http/listen.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { setLaunch, takeLaunch } from "../trainer/launch.ts";
 import { openToy, toy } from "../trainer/toy-experiment.fixture.ts";
@@ -50,8 +50,7 @@ const server = createServer((request, response) => {
   response.writeHead(200, { "content-type": "application/json" });
   response.end(JSON.stringify(answer));
 });
-await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-const baseUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+const baseUrl = await listen(server);
 afterAll(() => {
   server.closeAllConnections();
   server.close();

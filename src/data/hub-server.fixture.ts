@@ -2,8 +2,8 @@
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
 import { join } from "node:path";
+import { listen } from "../http/listen.ts";
 
 const jsonl = (...rows: unknown[]) => rows.map((row) => `${JSON.stringify(row)}\n`).join("");
 export const parquet = readFileSync(join(import.meta.dirname, "fixtures", "groups-zstd.parquet"));
@@ -72,8 +72,7 @@ export const asked: { path: string; range: string | undefined; token: string | u
 /** Starts the server; returns its URL and a function that closes it. */
 export async function startHubServer(): Promise<{ url: string; close: () => void }> {
   const server = createServer(answer);
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const url = await listen(server);
   const close = () => {
     server.closeAllConnections();
     server.close();

@@ -1,11 +1,10 @@
 /** Tests Hone with the hub's own client against a server that answers like the hub. */
 // Slow: downloads files in parts.
-import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { HoneError, RunError } from "../errors.ts";
-import { removeFolder } from "../temporary-folder.fixture.ts";
+import { removeFolder, testFolder } from "../temporary-folder.fixture.ts";
 import { type HubOptions, hub } from "./hub.ts";
 import {
   asked,
@@ -37,16 +36,13 @@ const options = (more: HubOptions = {}): HubOptions => ({
   ...more,
 });
 beforeEach(() => {
-  cacheDir = mkdtempSync(join(tmpdir(), "hone-hub-"));
+  cacheDir = testFolder("hub");
   said = [];
   asked.length = 0;
   Object.assign(fault, { cutAfter: 0, cuts: 0, corrupt: 0, status: 0, ignoreRange: false });
   for (const name of ["HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"]) vi.stubEnv(name, undefined);
 });
-afterEach(() => {
-  vi.unstubAllEnvs();
-  removeFolder(cacheDir);
-});
+afterEach(() => vi.unstubAllEnvs());
 
 async function complaint(promise: Promise<unknown>): Promise<string> {
   const error = await promise.then(

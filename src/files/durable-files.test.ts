@@ -1,17 +1,15 @@
-import { existsSync, mkdtempSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { existsSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { beforeEach, describe, expect, it } from "vitest";
 import { RunError } from "../errors.ts";
-import { removeFolder } from "../temporary-folder.fixture.ts";
+import { testFolder } from "../temporary-folder.fixture.ts";
 import { appendLine, writeWhole } from "./durable-files.ts";
 import { temporaryName } from "./temporary-names.ts";
 
 let folder: string;
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), "durable-"));
+  folder = testFolder("durable");
 });
-afterEach(() => removeFolder(folder));
 
 /** On Linux: a file whose disk is always full. */
 const full = existsSync("/dev/full");

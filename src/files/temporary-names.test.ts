@@ -1,9 +1,9 @@
 import { spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { hostname, tmpdir } from "node:os";
 import { basename, join } from "node:path";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { removeFolder } from "../temporary-folder.fixture.ts";
+import { beforeEach, describe, expect, it } from "vitest";
+import { testFolder } from "../temporary-folder.fixture.ts";
 import {
   isGone,
   isKeyOwnerGone,
@@ -22,9 +22,8 @@ const linux = existsSync("/proc/self/stat");
 
 let folder: string;
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), "temporary-names-"));
+  folder = testFolder("temporary-names");
 });
-afterEach(() => removeFolder(folder));
 
 describe("isOwnerGone", () => {
   it.each([

@@ -1,9 +1,9 @@
 /** Opens the gateway: an HTTP server whose sessions answer and record model calls. */
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import type { Blind, Vision } from "../chat/images/prepare-images.ts";
 import type { Chat } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
+import { listen } from "../http/listen.ts";
 import { createNotices } from "./calls/model-call.ts";
 import { createAccess, defaultAdminToken } from "./requests/access.ts";
 import { sessionPrefix } from "./requests/address.ts";
@@ -110,14 +110,10 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
   });
   // Longer than clients keep idle connections: closing one could lose a request that is just being sent.
   server.keepAliveTimeout = 120_000;
-  await new Promise<void>((resolve, reject) => {
-    server.once("error", (error) => {
-      const hint = "choose another port; 0 takes any free one";
-      reject(new UserError(`the gateway cannot listen on ${host}:${port}: ${error.message}`, { hint, cause: error }));
-    });
-    server.listen({ host, port, backlog: 4096 }, resolve);
+  const own = await listen(server, { host, port, backlog: 4096 }).catch((error: Error) => {
+    const hint = "choose another port; 0 takes any free one";
+    throw new UserError(`the gateway cannot listen on ${host}:${port}: ${error.message}`, { hint, cause: error });
   });
-  const own = `http://${host.includes(":") ? `[${host}]` : host}:${(server.address() as AddressInfo).port}`;
   const origin = options.publicUrl?.replace(/\/+$/, "") ?? own;
 
   return {

@@ -1,5 +1,6 @@
 /** A gateway over a scripted model, for tests: real HTTP, real clients, no weights. */
 
+import { ownDistribution } from "../backends/sampling-params.ts";
 import type { Chat } from "../chat/types.ts";
 import type { SampleSource } from "../rollout/session/sample-queue.ts";
 import { createSamplingClient } from "../rollout/session/sampling-client.ts";
@@ -28,7 +29,7 @@ export async function testGateway({ reply, limits, enforceSampling = false, samp
     sampler: sampler ?? scripted.sampler,
     chat,
     vision,
-    defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+    defaults: ownDistribution,
     limits: limits ?? { maxPromptLength: 10_000, maxResponseLength: 1000 },
     seedFor: ({ turn }) => turn,
     flushMs: 0,

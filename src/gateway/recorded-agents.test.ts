@@ -1,7 +1,7 @@
 /** Requests that coding agents sent, recorded by `scripts/proofs/coding-agents/record.ts`, are answered as they were then. */
-import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { rawRequest } from "../http/raw-request.fixture.ts";
+import { readLines } from "../json-lines.fixture.ts";
 import { toSequences } from "../trajectories/to-sequences.ts";
 import { testGateway } from "./open-gateway.fixture.ts";
 import { runCommandOnce } from "./recorded-agents.fixture.ts";
@@ -16,10 +16,7 @@ interface Recorded {
 
 async function replay(agent: string) {
   const file = new URL(`recorded-agents/${agent}.jsonl`, import.meta.url);
-  const [{ version }, ...requests] = readFileSync(file, "utf8")
-    .trim()
-    .split("\n")
-    .map((line) => JSON.parse(line)) as [{ version: string }, ...Recorded[]];
+  const [{ version }, ...requests] = readLines(file) as [{ version: string }, ...Recorded[]];
   const opened = await testGateway({ reply: runCommandOnce, enforceSampling: true });
   try {
     opened.entry.separateSideCalls();

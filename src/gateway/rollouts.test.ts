@@ -3,6 +3,7 @@ import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { afterAll, describe, expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
+import { ownDistribution } from "../backends/sampling-params.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient } from "../rollout/session/sampling-client.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
@@ -247,7 +248,7 @@ async function ownGateway() {
       ...{ n: 1, workflow, purpose: "train" as const, nParallelTasks: 1, retryLimit: 1, timeoutSeconds: 10 },
       client: createSamplingClient({
         ...scripted,
-        defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+        defaults: ownDistribution,
         limits: { maxPromptLength: 1000, maxResponseLength: 1000 },
         seedFor: () => 1,
         grouping,

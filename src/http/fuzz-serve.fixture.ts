@@ -1,6 +1,9 @@
 /** The Tinker server over the tabular engine, with a trained and saved model, as a target of random requests. */
+import { mkdtempSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { expect } from "vitest";
-import { crossEntropy, temporaryFolder, tinyEngine } from "../server/client.fixture.ts";
+import { crossEntropy, tinyEngine } from "../server/client.fixture.ts";
 import { features } from "../server/features/index.ts";
 import { startServer } from "../server/start-server.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
@@ -11,7 +14,7 @@ import { rawRequest } from "./raw-request.fixture.ts";
 
 /** @param keyed with an API key */
 export async function openServeTarget(keyed: boolean): Promise<Target> {
-  const folder = temporaryFolder();
+  const folder = mkdtempSync(join(tmpdir(), "hone-serve-"));
   const lines: string[] = [];
   const server = await startServer({
     engines: [{ names: ["tabular"], engine: tinyEngine() }],

@@ -1,6 +1,6 @@
 import { createServer, type RequestListener } from "node:http";
-import type { AddressInfo } from "node:net";
 import { describe, expect, test, vi } from "vitest";
+import { listen } from "./listen.ts";
 import { postJson } from "./post-json.ts";
 import { isTemporaryStatus, reasonOf, retryAfterSeconds, withRetries } from "./retries.ts";
 
@@ -97,9 +97,8 @@ test.each([
 });
 
 async function post(answer: RequestListener) {
-  const server = createServer(answer).listen(0, "127.0.0.1");
-  await new Promise((resolve) => server.once("listening", resolve));
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const server = createServer(answer);
+  const url = await listen(server);
   const options = { retries: 1, pauseSeconds: 0.001, timeoutSeconds: 5, signal: new AbortController().signal };
   return postJson(url, {}, options).finally(() => server.close());
 }

@@ -1,9 +1,9 @@
 /** Addresses of images: only public hosts, or those that are allowed; a client learns nothing from an address. */
 import type { lookup } from "node:dns";
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { listen } from "../http/listen.ts";
 import { addressRules } from "./address-rules.ts";
 import { type Fetching, imageLoader } from "./load-image.ts";
 import { memoryStore } from "./media-store.ts";
@@ -12,7 +12,7 @@ import { png } from "./pictures.fixture.ts";
 /** Paths that were requested, with the name in the request. */
 let asked: string[] = [];
 let server: Server;
-let port: number;
+let port: string;
 
 beforeAll(async () => {
   server = createServer((request, response) => {
@@ -28,8 +28,7 @@ beforeAll(async () => {
     else if (request.url === "/text") response.end("hello");
     else response.end(png());
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  port = (server.address() as AddressInfo).port;
+  port = new URL(await listen(server)).port;
 });
 afterAll(() => {
   server.closeAllConnections();

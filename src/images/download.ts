@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { type IncomingMessage, get as overHttp } from "node:http";
 import { get as overHttps } from "node:https";
 import { isIP, type LookupFunction } from "node:net";
-import { RunError, UserError } from "../errors.ts";
+import { messageOf, RunError, UserError } from "../errors.ts";
 import type { AddressRules } from "./address-rules.ts";
 import { imageLimits, requireSize } from "./image-limits.ts";
 
@@ -25,8 +25,7 @@ export async function download(address: string, options: DownloadOptions): Promi
   } catch (error) {
     if (error instanceof UserError || error instanceof RunError) throw error;
     if (signal.aborted) throw new RunError(`it did not send an image within ${fetchSeconds} s`, { cause: error });
-    const cause = error instanceof Error ? error.message : String(error);
-    throw new RunError(`it cannot be fetched: ${cause}`, { cause: error });
+    throw new RunError(`it cannot be fetched: ${messageOf(error)}`, { cause: error });
   }
 }
 

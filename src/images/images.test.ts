@@ -1,14 +1,14 @@
 /** Images from everywhere, and hostile ones: each ends with a sentence. */
 import { createHash } from "node:crypto";
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { readdirSync, writeFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { UserError } from "../errors.ts";
+import { listen } from "../http/listen.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { addressRules } from "./address-rules.ts";
 import { hostileFiles } from "./hostile-files.fixture.ts";
 import { readImageHeader } from "./image-header.ts";
@@ -18,7 +18,7 @@ import { folderStore, memoryStore } from "./media-store.ts";
 import { chunk, dataUrl, jpeg, png } from "./pictures.fixture.ts";
 import type { ImageSource } from "./types.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "hone-images-"));
+const folder = temporaryFolder("images");
 const asked: string[] = [];
 let server: Server;
 let origin: string;
@@ -41,14 +41,12 @@ beforeAll(async () => {
       send();
     } else response.writeHead(404).end("no such file");
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  origin = await listen(server);
 });
 
 afterAll(async () => {
   server.closeAllConnections();
   await new Promise((resolve) => server.close(resolve));
-  rmSync(folder, { recursive: true });
 });
 
 const here = { own: addressRules(["*", "127.0.0.1"]) };

@@ -1,7 +1,7 @@
 /** Reads an image from bytes, a data URL, a file, or an address, which is fetched once. */
 import { readFile, stat } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
-import { HoneError, RunError, UserError } from "../errors.ts";
+import { HoneError, messageOf, RunError, UserError } from "../errors.ts";
 import { type AddressRules, addressRules } from "./address-rules.ts";
 import { type DownloadOptions, download } from "./download.ts";
 import { requireSize } from "./image-limits.ts";
@@ -159,8 +159,7 @@ async function located<T>(where: string, run: () => T | Promise<T>): Promise<T> 
     return await run();
   } catch (error) {
     const Kind = error instanceof RunError ? RunError : UserError;
-    const message = error instanceof Error ? error.message : String(error);
-    throw new Kind(`${shorten(where)}: ${message}`, error instanceof HoneError ? { hint: error.hint } : {});
+    throw new Kind(`${shorten(where)}: ${messageOf(error)}`, error instanceof HoneError ? { hint: error.hint } : {});
   }
 }
 

@@ -1,7 +1,7 @@
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { text } from "node:stream/consumers";
 import { afterEach, expect, test } from "vitest";
+import { listen } from "../http/listen.ts";
 import { freePort } from "../processes/free-port.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import { type NemoGymRow, nemoGym } from "./nemo-gym.ts";
@@ -23,8 +23,7 @@ async function serve(run: (body: Run) => Promise<[status: number, body: unknown]
     outgoing.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
   });
   closes.push(() => server.close());
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  return await listen(server);
 }
 
 const rows = [{ responses_create_params: { input: "one" }, answer: 1 }];

@@ -11,6 +11,7 @@ import { z } from "zod";
 import type { GatewayAddress, Outcome, Workflow } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
 import { answerText } from "../http/answer-text.ts";
+import { listen } from "../http/listen.ts";
 import { webRefusal } from "../http/web-guard.ts";
 
 export interface NemoGymOptions {
@@ -145,11 +146,8 @@ async function openJoint(host: string, port: number): Promise<Joint> {
       outgoing.destroy();
     });
   });
-  await new Promise<void>((resolve, reject) => {
-    server.once("error", (cause: Error) => {
-      reject(new UserError(`nemoGym cannot listen on ${host}:${port}: ${cause.message}`, { cause }));
-    });
-    server.listen(port, host, resolve);
+  await listen(server, { host, port }).catch((cause: Error) => {
+    throw new UserError(`nemoGym cannot listen on ${host}:${port}: ${cause.message}`, { cause });
   });
   return { server, rollouts };
 }

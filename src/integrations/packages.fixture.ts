@@ -1,10 +1,10 @@
 /** A program for packages.e2e.ts: scorers of packages as rewards, and Braintrust's dataset as rows. @argument the folder with the packages */
 import { createServer } from "node:http";
 import module, { createRequire } from "node:module";
-import type { AddressInfo } from "node:net";
 import { pathToFileURL } from "node:url";
 import { singleTurn } from "../agents/single-turn.ts";
 import { fromAsync } from "../data/from-async.ts";
+import { listen } from "../http/listen.ts";
 import { runWorkflow } from "../testing/index.ts";
 import { asScorer, assertion, scorers } from "./scorers.ts";
 
@@ -98,8 +98,7 @@ async function braintrust() {
           : {};
     response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(answer));
   });
-  await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
-  const address = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const address = await listen(server);
   const { initDataset } = load("braintrust");
   const dataset = initDataset({ project: "support", dataset: "questions", appUrl: address, apiKey: "key" });
   type Item = { id: string; input: { question: string }; expected: number };

@@ -1,10 +1,10 @@
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { ExactMatch, Factuality, JSONDiff, Levenshtein } from "autoevals";
 import OpenAI from "openai";
 import { createLLMAsJudge, exactMatch, levenshteinDistance } from "openevals";
 import { afterAll, describe, expect, test } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
+import { listen } from "../http/listen.ts";
 import { exactMatch as honesExactMatch } from "../rewards/text/exact-match.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import { asScorer, assertion, type Scorer, type ScorersOptions, scorers } from "./scorers.ts";
@@ -57,8 +57,7 @@ const server = createServer(async (request, response) => {
     }),
   );
 });
-await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-const baseURL = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
+const baseURL = `${await listen(server)}/v1`;
 afterAll(() => server.close());
 const client = new OpenAI({ baseURL, apiKey: "k", maxRetries: 0 });
 

@@ -1,8 +1,8 @@
 /** For tests: a WebSocket server by hand, whose sessions answer text with text, and a /schema. */
 import { createHash } from "node:crypto";
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import type { Duplex } from "node:stream";
+import { listen } from "../http/listen.ts";
 
 export interface Connection {
   send(text: string): void;
@@ -53,9 +53,9 @@ export async function webSocketServer(
       }
     });
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const url = await listen(server);
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    url,
     open: () => sockets.size,
     async close() {
       for (const socket of sockets) socket.destroy();

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { isAlive } from "./is-alive.fixture.ts";
 
 const script = join(temporaryFolder("guard"), "script.ts");
 writeFileSync(
@@ -21,14 +22,6 @@ console.log(JSON.stringify({ released, guarded: [first, second] }));
 setInterval(() => {}, 1000);
 `,
 );
-
-const isAlive = (pid: number) => {
-  try {
-    return process.kill(pid, 0);
-  } catch {
-    return false;
-  }
-};
 
 test.runIf(process.platform !== "win32")(
   "a killed process takes its guarded groups with it, not released ones",

@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
+import { ownDistribution } from "../backends/sampling-params.ts";
 import type { Task } from "../data/task.ts";
 import { uniforms } from "../random.ts";
 import { scriptedSampler } from "../testing/scripted-sampler.ts";
@@ -53,7 +54,7 @@ test("1,000 episodes on an engine that fails, stalls, drops and answers rubbish:
   const done: Record<string, number> = {};
   const client = createSamplingClient({
     ...chaoticSampler(done),
-    defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+    defaults: ownDistribution,
     limits: { maxPromptLength: 1000, maxResponseLength: 100 },
     seedFor: rolloutSeed(0),
     flushMs: 2,

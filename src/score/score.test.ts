@@ -1,9 +1,6 @@
-import { spawnSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";
-import type { AddressInfo } from "node:net";
 import { basename, dirname, join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, stepCountIs, tool } from "ai";
 import fc from "fast-check";
@@ -12,8 +9,10 @@ import { z } from "zod";
 import { defineTool } from "../agents/define-tool.ts";
 import { singleTurn } from "../agents/single-turn.ts";
 import { useTools } from "../agents/use-tools.ts";
+import { runHone } from "../cli/hone.fixture.ts";
 import { composeConfig } from "../config/compose.ts";
 import { fromRows } from "../data/from-rows.ts";
+import { listen } from "../http/listen.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { lastEnd } from "../tracking/run-folder/journal.ts";
 import type { Experiment } from "../trainer/experiment.ts";
@@ -45,12 +44,12 @@ async function serve(answer: (body: Body, request: IncomingMessage, call: number
     response.writeHead(typeof said === "number" ? said : 200, { "content-type": "application/json" });
     response.end(typeof said === "number" ? "{}" : JSON.stringify(said));
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const url = await listen(server);
   closers.push(() => {
     server.closeAllConnections();
     server.close();
   });
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, bodies };
+  return { url, bodies };
 }
 
 const completion = (content: string | null, more: object = {}) => ({
@@ -123,9 +122,7 @@ describe("hone score", () => {
     expect(existsSync(join(found.folder, "config.yaml"))).toBe(true);
     const [line] = readFileSync(join(found.folder, "metrics.jsonl"), "utf8").trim().split("\n");
     expect(lastEnd(found.folder)).toBe("done");
-    const main = fileURLToPath(new URL("../cli/main.ts", import.meta.url));
-    const viewed = spawnSync(process.execPath, ["--import", "tsx", main, "view", found.folder, "--text"]);
-    expect(String(viewed.stdout)).toContain("small: reward 0.500");
+    expect(runHone(["view", found.folder, "--text"]).stdout).toContain("small: reward 0.500");
     expect(readFileSync(join(found.folder, "events.jsonl"), "utf8")).toContain("there is something to learn from");
     const config = readFileSync(join(found.folder, "config.yaml"), "utf8");
     expect(config).toMatch(/name: "?small"? # .*--model small/);

@@ -4,7 +4,7 @@ import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
 import type { Sample, SampleOptions, SampleRequest, Sampler } from "../backends/engine.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
-import { UserError } from "../errors.ts";
+import { messageOf, UserError } from "../errors.ts";
 import { openGateway } from "../gateway/gateway.ts";
 import { rolloutGateway } from "../gateway/sessions/rollout-gateway.ts";
 import { parseOnAgentError, runRollouts } from "../rollout/run-rollouts.ts";
@@ -126,7 +126,7 @@ export async function score(
     // What has been paid for is reported also if the provider fails or somebody presses Ctrl-C.
     const episodes = await running.catch((error: unknown) => {
       if (finished.length === 0) throw error;
-      stopped = `stopped after ${finished.length} of ${all} rollouts: ${error instanceof Error ? error.message : String(error)}`;
+      stopped = `stopped after ${finished.length} of ${all} rollouts: ${messageOf(error)}`;
       return finished;
     });
     const summary = summarizeScore(episodes, {

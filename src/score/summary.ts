@@ -1,5 +1,6 @@
 /** What a score says about an experiment: its reward, whether rewards differ within tasks, what it costs. Pure. */
 import { relative } from "node:path";
+import { append } from "../append.ts";
 import { mean, standardDeviation } from "../statistics.ts";
 import { formatNumber } from "../tracking/numbers.ts";
 import { type AttemptSummary, summarizeAttempts } from "../trainer/evaluation/attempts.ts";
@@ -63,7 +64,7 @@ export function summarizeScore(
     return reward === null ? [] : [{ episode, reward }];
   });
   const byTask = new Map<string, number[]>();
-  for (const { episode, reward } of known) byTask.set(episode.taskId, [...(byTask.get(episode.taskId) ?? []), reward]);
+  for (const { episode, reward } of known) append(byTask, episode.taskId, reward);
   const deviations = [...byTask.values()].filter((all) => all.length > 1).map((all) => standardDeviation(all));
   const differing = deviations.filter((one) => one > 1e-9).length;
   const failures: Record<string, number> = {};

@@ -1,6 +1,7 @@
 import { afterEach, expect, test } from "vitest";
 import { rawRequest } from "../http/raw-request.fixture.ts";
-import { type TestClient, temporaryFolder, testClient, tinyEngine } from "./client.fixture.ts";
+import { testFolder } from "../temporary-folder.fixture.ts";
+import { type TestClient, testClient, tinyEngine } from "./client.fixture.ts";
 import { openService, startServer } from "./start-server.ts";
 
 let client: TestClient;
@@ -143,7 +144,7 @@ test("silent sessions free their memory and log what is lost", async () => {
 });
 
 test("an address that others can reach requires a key; a port in use is an error", async () => {
-  const folder = temporaryFolder();
+  const folder = testFolder("serve");
   const options = { engines: [{ names: ["tabular"], engine: tinyEngine() }], stateFolder: folder };
   await expect(startServer({ ...options, host: "0.0.0.0", port: 0 })).rejects.toThrow(/requires an API key/);
   const server = await startServer({ ...options, host: "127.0.0.1", port: 0 });
@@ -151,7 +152,7 @@ test("an address that others can reach requires a key; a port in use is an error
   expect([unreadable.status, JSON.parse(unreadable.text)]).toMatchObject([400, { detail: expect.any(String) }]);
   expect(await (await fetch(`${server.url}/api/v1/healthz`)).json()).toEqual({ status: "ok" });
   const port = Number(new URL(server.url).port);
-  await expect(startServer({ ...options, stateFolder: temporaryFolder(), host: "127.0.0.1", port })).rejects.toThrow(
+  await expect(startServer({ ...options, stateFolder: testFolder("serve"), host: "127.0.0.1", port })).rejects.toThrow(
     /cannot listen/,
   );
   await expect(openService(options)).rejects.toThrow(/in use/);

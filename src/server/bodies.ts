@@ -1,7 +1,7 @@
 /** Reads and checks the bodies of requests. */
 import type { Context } from "hono";
 import { z } from "zod";
-import { UserError } from "../errors.ts";
+import { messageOf, UserError } from "../errors.ts";
 import { parseObject } from "../http/parse-object.ts";
 import { isJsonType } from "../http/web-guard.ts";
 import { HttpError } from "./http-error.ts";
@@ -16,7 +16,7 @@ export async function jsonText(c: Context): Promise<{ text: string; body: Record
   try {
     return { text, body: parseObject(text) };
   } catch (cause) {
-    throw new HttpError(400, cause instanceof Error ? cause.message : String(cause), { cause });
+    throw new HttpError(400, messageOf(cause), { cause });
   }
 }
 

@@ -1,7 +1,9 @@
 // Slow: whole runs.
+
 import { join } from "node:path";
 import { afterEach, describe, expect, test } from "vitest";
 import { linearLoss, lora, madeUpSequences, madeUpTokens, madeUpWeights, numTrained } from "../../conformance/tools.ts";
+import { plainParams } from "../backends/sampling-params.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { documentedCapabilities } from "../tinker-protocol/handshake.ts";
 import { type OpenedTinker, openTinker } from "./tinker-engine.fixture.ts";
@@ -31,7 +33,7 @@ async function used(): Promise<string[]> {
     () => false,
     (error: Error) => /cannot discard/.test(error.message),
   );
-  const params = { temperature: 0.5, topP: 1, topK: -1, minP: 0, maxTokens: 2, stopIds: [], stopStrings: [], seed: 1 };
+  const params = { ...plainParams, temperature: 0.5, maxTokens: 2, seed: 1 };
   const processed: unknown[] = [];
   for await (const sample of sampler.sample([{ prompt: madeUpTokens(engine, 1, 3), params }]))
     processed.push(sample.processed);

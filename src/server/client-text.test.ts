@@ -4,7 +4,8 @@ import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
 import { RunError } from "../errors.ts";
-import { type TestClient, temporaryFolder, testClient } from "./client.fixture.ts";
+import { testFolder } from "../temporary-folder.fixture.ts";
+import { type TestClient, testClient } from "./client.fixture.ts";
 import { createLog } from "./log.ts";
 import { describeFailure } from "./queue/futures.ts";
 
@@ -39,7 +40,7 @@ test("each line of a stack is a line of the log, and long text is cut", () => {
 
 test("a display name of megabytes is neither logged nor stored in full", async () => {
   const lines: string[] = [];
-  const folder = temporaryFolder();
+  const folder = testFolder("serve");
   client = await testClient({ folder, write: (line) => lines.push(line) });
   const { session, id } = await client.model();
   const huge = "y".repeat(2_000_000);
@@ -104,7 +105,7 @@ test("a temperature that is too close to 0 is refused, and clients do not see a 
 });
 
 test("only the owner can read the server's state", async () => {
-  const folder = join(temporaryFolder(), "state");
+  const folder = join(testFolder("serve"), "state");
   client = await testClient({ folder });
   await client.model();
   const permissions = (path: string) => statSync(path).mode & 0o777;

@@ -17,8 +17,6 @@ import { openService, type RunningService, type ServerOptions } from "./start-se
 export const tinyEngine = () =>
   tabularEngine({ alphabet: "abcdefgh", logit: (next, previous) => uniforms(deriveSeed(next, previous))() * 2 - 1 });
 
-export const temporaryFolder = () => mkdtempSync(join(tmpdir(), "hone-serve-"));
-
 type Json = Record<string, unknown>;
 
 export interface TestClient extends RunningService {
@@ -68,7 +66,7 @@ export function crossEntropy(
 }
 
 export async function testClient(options: Partial<ServerOptions> & { folder?: string } = {}): Promise<TestClient> {
-  const folder = options.folder ?? temporaryFolder();
+  const folder = options.folder ?? mkdtempSync(join(tmpdir(), "hone-serve-"));
   const running = await openService({
     engines: [{ names: ["tabular", "other-name"], engine: tinyEngine() }],
     stateFolder: folder,

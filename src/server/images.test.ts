@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { lora } from "../../conformance/tools.ts";
 import type { Engine, Policy } from "../backends/engine.ts";
+import { plainParams } from "../backends/sampling-params.ts";
 import { UserError } from "../errors.ts";
 import { hostileFiles } from "../images/hostile-files.fixture.ts";
 import { memoryStore } from "../images/media-store.ts";
@@ -189,7 +190,7 @@ describe("Hone's own client", () => {
     expect(opened.requests.filter((path) => path === "POST image_tokens")).toHaveLength(1);
     const { sampler, learner } = await opened.engine.createPolicy({ adapter: lora() });
     const { media } = expected;
-    const params = { maxTokens: 2, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], seed: 1 };
+    const params = { ...plainParams, maxTokens: 2, seed: 1 };
     for await (const _ of sampler.sample([{ prompt: Int32Array.from(expected.tokens), media, params }]));
     const sequence = { tokens: Int32Array.from([...expected.tokens, 7]), trained: Uint8Array.of(0, 0, 0, 0, 1), media };
     await learner.forward([sequence], {});

@@ -1,12 +1,12 @@
 /** Starts the server: engines, store, service, HTTP, and regular clean-up. */
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { monitorEventLoopDelay } from "node:perf_hooks";
 import { getRequestListener, RequestError } from "@hono/node-server";
 import type { Hono } from "hono";
 import type { Engine } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
+import { listen } from "../http/listen.ts";
 import { isLoopback } from "../http/web-guard.ts";
 import type { AddressRules } from "../images/address-rules.ts";
 import { createApp } from "./app.ts";
@@ -157,20 +157,15 @@ export async function startServer(options: ServerOptions & { host: string; port:
   // Clients keep idle connections for 90 s; a server that closes them first makes requests fail now and then.
   const times = { keepAliveTimeout: 120_000, headersTimeout: 125_000, requestTimeout: 0 };
   const server = createServer(times, getRequestListener(running.app.fetch, { errorHandler: describeBadRequest }));
-  try {
-    await new Promise<void>((resolve, reject) => {
-      server.once("error", reject);
-      server.listen(port, host, resolve);
-    });
-  } catch (error) {
+  const url = await listen(server, { host, port }).catch(async (error: NodeJS.ErrnoException) => {
     await running.close();
-    const { code } = error as NodeJS.ErrnoException;
+    const { code, message } = error;
     if (code !== "EADDRINUSE" && code !== "EADDRNOTAVAIL" && code !== "EACCES") throw error;
-    throw new UserError(`cannot listen on ${host}:${port}: ${(error as Error).message}`, {
+    throw new UserError(`cannot listen on ${host}:${port}: ${message}`, {
       hint: "Choose another --port, or --port 0 for any free port.",
       cause: error,
     });
-  }
+  });
   const unwatch = watchEventLoop(context.metrics);
   const timers = [
     setInterval(() => {
@@ -178,10 +173,9 @@ export async function startServer(options: ServerOptions & { host: string; port:
     }, sweepMs),
     setInterval(() => context.log.summarize(), 10_000),
   ];
-  const address = server.address() as AddressInfo;
   return {
     ...running,
-    url: `http://${host.includes(":") ? `[${host}]` : host}:${address.port}`,
+    url,
     async close() {
       unwatch();
       for (const timer of timers) clearInterval(timer);

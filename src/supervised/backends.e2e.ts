@@ -1,14 +1,13 @@
 /** `hone sft` and `hone dpo` through the command line: through a Tinker service they give the local engine's losses; killed, they continue. */
-import { spawn } from "node:child_process";
-import { readFileSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
+import { startHone } from "../cli/hone.fixture.ts";
+import { readLines } from "../json-lines.fixture.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
-const project = fileURLToPath(new URL("../..", import.meta.url));
 const root = temporaryFolder("supervised");
 const [rows, pairs] = [join(root, "rows.jsonl"), join(root, "pairs.jsonl")];
 let model: string;
@@ -31,9 +30,9 @@ beforeAll(async () => {
 
 /** @param kill ends the program with SIGKILL when it prints this */
 async function hone(args: readonly string[], kill?: string): Promise<string> {
-  const child = spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args], { cwd: project });
+  const child = startHone(args);
   let output = "";
-  for (const stream of [child.stdout, child.stderr]) {
+  for (const stream of [child.stdout!, child.stderr!]) {
     stream.setEncoding("utf8").on("data", (text: string) => {
       output += text;
       if (kill !== undefined && output.includes(kill)) child.kill("SIGKILL");
@@ -68,10 +67,7 @@ async function losses(
 }
 
 const lossesOf = (folder: string) =>
-  readFileSync(join(root, folder, "metrics.jsonl"), "utf8")
-    .trim()
-    .split("\n")
-    .map((line) => JSON.parse(line)["actor/loss"] as number);
+  readLines<Record<string, number>>(join(root, folder, "metrics.jsonl")).map((line) => line["actor/loss"]!);
 
 let whole: number[];
 

@@ -2,6 +2,7 @@
 import { isDeepStrictEqual } from "node:util";
 import { type PreferenceOptions, preferenceLoss } from "../algorithms/supervised/preference-loss.ts";
 import type { Learner } from "../backends/engine.ts";
+import { batches } from "../data/batches.ts";
 import { takeTasks } from "../data/sampler.ts";
 import type { Task } from "../data/task.ts";
 import type { Dataset } from "../data/types.ts";
@@ -24,7 +25,7 @@ import { takeSteps } from "./take-steps.ts";
  * await train(dpo({ data: await openDataset("pairs.jsonl") }), { from: "runs/latest" });
  */
 export const dpo = <Row>(options: SourceOptions<Row>): Experiment<Row> =>
-  sourceExperiment(options, pairs(options.validation), { learning_rate: 1e-5, lr_schedule: "linear" }, 32);
+  sourceExperiment(options, pairs(options.validation), 1e-5);
 
 const pairs = (validation: Dataset<unknown> | undefined): SourceKind => ({
   name: "pairs",
@@ -93,11 +94,9 @@ async function measurePairs(
   options: PreferenceOptions,
   batchSize: number,
 ): Promise<Record<string, number>> {
-  const atOnce = batchSize === -1 ? dataset.size : batchSize;
   const measured = [];
-  for (let first = 0; first < dataset.size; first += atOnce) {
-    const count = Math.min(atOnce, dataset.size - first);
-    const { batch } = await inputOf(Array.from({ length: count }, (_, index) => dataset.task(first + index)));
+  for (const tasks of batches(dataset, batchSize)) {
+    const { batch } = await inputOf(tasks);
     if (batch.sequences.length === 0) continue;
     const all = Int32Array.from(batch.sequences.keys());
     const outputs = await learner.forward(batch.sequences, {});

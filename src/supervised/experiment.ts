@@ -1,5 +1,5 @@
 /** An experiment that learns from data of its own, and takes tasks and settings of another one. */
-import type { Config, ConfigInput } from "../config/schema.ts";
+import type { ConfigInput } from "../config/schema.ts";
 import type { Dataset } from "../data/types.ts";
 import { isObject } from "../is-object.ts";
 import type { Experiment } from "../trainer/experiment.ts";
@@ -20,13 +20,18 @@ export interface SourceOptions<Row = unknown> {
 export function sourceExperiment<Row>(
   { data, validation, experiment, config = {} }: SourceOptions<Row>,
   source: SourceKind,
-  training: Partial<Config["training"]>,
-  batchSize: number,
+  learningRate: number,
 ): Experiment<Row> {
   const own: ConfigInput = {
     rllm: { trainer: { total_epochs: 1, total_batches: -1 } },
-    training: { source: source.name, num_minibatches: 1, ppo_epochs: 1, ...training },
-    data: { train_batch_size: batchSize, train_files: data.name, val_files: validation?.name ?? null },
+    training: {
+      source: source.name,
+      num_minibatches: 1,
+      ppo_epochs: 1,
+      learning_rate: learningRate,
+      lr_schedule: "linear",
+    },
+    data: { train_batch_size: 32, train_files: data.name, val_files: validation?.name ?? null },
   };
   // A run without validation data has no other way to compare checkpoints.
   if (validation && !experiment?.validation) own.training = { ...own.training, best_metric: "val/log_likelihood" };

@@ -1,5 +1,6 @@
 /** Supervised fine-tuning: the trainer's loop with rows instead of rollouts. */
 import { type LikelihoodOptions, likelihoodLoss } from "../algorithms/supervised/likelihood-loss.ts";
+import { batches } from "../data/batches.ts";
 import { takeTasks } from "../data/sampler.ts";
 import type { Task } from "../data/task.ts";
 import type { Dataset } from "../data/types.ts";
@@ -20,7 +21,7 @@ import { takeSteps } from "./take-steps.ts";
  * await train(sft({ data: await openDataset("rows.jsonl") }), { overrides: ["sft.train_on=last_assistant_message"] });
  */
 export const sft = <Row>(options: SourceOptions<Row>): Experiment<Row> =>
-  sourceExperiment(options, rows(options.validation), { learning_rate: 1e-4, lr_schedule: "linear" }, 32);
+  sourceExperiment(options, rows(options.validation), 1e-4);
 
 const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
   name: "rows",
@@ -103,11 +104,9 @@ async function measureRows(
   give: (task: Task) => Promise<GivenRow>,
   batchSize: number,
 ): Promise<Record<string, number>> {
-  const atOnce = batchSize === -1 ? dataset.size : batchSize;
   const sums = { loss: 0, tokens: 0, text: 0, bytes: 0 };
-  for (let first = 0; first < dataset.size; first += atOnce) {
-    const count = Math.min(atOnce, dataset.size - first);
-    const given = await Promise.all(Array.from({ length: count }, (_, index) => give(dataset.task(first + index))));
+  for (const tasks of batches(dataset, batchSize)) {
+    const given = await Promise.all(tasks.map(give));
     const { batch } = toStepInput(given, 0, Number.POSITIVE_INFINITY);
     if (batch.sequences.length === 0) continue;
     const { logprobs } = await models.learner.forward(batch.sequences, {});

@@ -2,8 +2,8 @@
 import type { Loss } from "../algorithms/types.ts";
 import type { Learner } from "../backends/engine.ts";
 import { deriveSeed } from "../random.ts";
-import { addMetrics, averageMetrics, mean } from "../statistics.ts";
-import { adamAt, allAtOnce, noSteps, takeStep } from "../trainer/update/passes.ts";
+import { addMetrics, averageMetrics } from "../statistics.ts";
+import { adamAt, allAtOnce, noSteps, policyStepMetrics, takeStep } from "../trainer/update/passes.ts";
 import { recordTokens } from "../trainer/update/token-record.ts";
 import type { Update, UpdateContext, UpdateOptions } from "../trainer/update/update-policy.ts";
 import { splitBatch } from "../trajectories/batch.ts";
@@ -33,16 +33,10 @@ export async function takeSteps(
       onProgress(done, total);
     }
   }
-  const metrics: Record<string, number> = {
-    "update/optimizer_steps": steps.results.length,
-    "update/dropped_not_finite": steps.dropped,
-    "actor/lr": params.learningRate,
+  const metrics = {
     ...averageMetrics(addMetrics(steps.results.map((result) => result.metrics))),
+    ...policyStepMetrics(steps),
+    "actor/lr": params.learningRate,
   };
-  if (steps.results.length > 0) {
-    metrics["actor/loss"] = mean(steps.results.map(({ loss }) => loss));
-    metrics["actor/grad_norm"] = mean(steps.gradNorms);
-    if (steps.lostToRounding.length > 0) metrics["actor/update_lost_to_rounding"] = mean(steps.lostToRounding);
-  }
   return { failure, tokens, klWeight: undefined, metrics };
 }

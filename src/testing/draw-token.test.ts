@@ -1,24 +1,16 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { SamplingParams } from "../backends/engine.ts";
+import { plainParams } from "../backends/sampling-params.ts";
 import { drawToken } from "./draw-token.ts";
 
-const off: SamplingParams = {
-  maxTokens: 1,
-  temperature: 1,
-  topP: 1,
-  topK: -1,
-  minP: 0,
-  stopIds: [],
-  stopStrings: [],
-  seed: 0,
-};
 const logs = Float64Array.from([0.1, 0.4, 0.2, 0.3], Math.log);
 
 /** Shares of the tokens over evenly spread uniforms. */
 function shares(params: Partial<SamplingParams>): number[] {
   const counts = [0, 0, 0, 0];
-  for (let draw = 0; draw < 1000; draw++) counts[drawToken(logs, { ...off, ...params }, (draw + 0.5) / 1000)]!++;
+  for (let draw = 0; draw < 1000; draw++)
+    counts[drawToken(logs, { ...plainParams, ...params }, (draw + 0.5) / 1000)]!++;
   return counts.map((count) => count / 1000);
 }
 
@@ -48,7 +40,7 @@ test("always draws a token that is possible", () => {
       }),
       fc.double({ min: 0, max: 1 - 2 ** -53, noNaN: true }),
       (row, params, uniform) => {
-        const token = drawToken(Float64Array.from(row), { ...off, ...params }, uniform);
+        const token = drawToken(Float64Array.from(row), { ...plainParams, ...params }, uniform);
         expect(row[token]).toBeDefined();
       },
     ),

@@ -1,5 +1,6 @@
 /** Runs a workflow with a scripted model as training does with a real one, for users' own tests. */
 import type { Workflow } from "../agents/types.ts";
+import { ownDistribution } from "../backends/sampling-params.ts";
 import type { Task } from "../data/task.ts";
 import { openGateway } from "../gateway/gateway.ts";
 import { rolloutGateway } from "../gateway/sessions/rollout-gateway.ts";
@@ -47,7 +48,7 @@ export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promis
   const scripted = scriptedSampler(reply);
   const client = createSamplingClient({
     ...scripted,
-    defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+    defaults: ownDistribution,
     limits: { maxPromptLength, maxResponseLength },
     seedFor: rolloutSeed(0),
   });

@@ -4,19 +4,11 @@ import { z } from "zod";
 import { defineTool } from "../agents/define-tool.ts";
 import { useTools } from "../agents/use-tools.ts";
 import type { Sample, SamplingParams } from "../backends/engine.ts";
+import { plainParams } from "../backends/sampling-params.ts";
 import { runWorkflow } from "./run-workflow.ts";
 import { lines, type Script, scriptedSampler } from "./scripted-sampler.ts";
 
-const params: SamplingParams = {
-  maxTokens: 8,
-  temperature: 1,
-  topP: 1,
-  topK: -1,
-  minP: 0,
-  stopIds: [],
-  stopStrings: [],
-  seed: 0,
-};
+const params: SamplingParams = { ...plainParams, maxTokens: 8 };
 
 async function sampleAll(script: Script, prompts: string[], more: Partial<SamplingParams> = {}, signal?: AbortSignal) {
   const { sampler, chat } = scriptedSampler(script);

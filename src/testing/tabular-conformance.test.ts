@@ -1,20 +1,15 @@
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, beforeAll, test } from "vitest";
+import { test } from "vitest";
 import { conformance } from "../../conformance/conformance.ts";
 import { deriveSeed, uniforms } from "../random.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "./tabular-engine.ts";
 
 const engine = tabularEngine({
   alphabet: "abcdefghijklmnopqrstuvwxyz",
   logit: (next, previous) => uniforms(deriveSeed(next, previous))() * 4 - 2,
 });
-let folder: string;
-beforeAll(async () => {
-  folder = await mkdtemp(join(tmpdir(), "hone-conformance-"));
-});
-afterAll(() => rm(folder, { recursive: true }));
+const folder = temporaryFolder("conformance");
 
 for (const [index, { name, needs, check }] of conformance.entries()) {
   test.skipIf(needs && !needs(engine.capabilities))(name, () =>

@@ -1,26 +1,18 @@
-import { mkdtemp, readdir, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Loss } from "../algorithms/types.ts";
 import type { AdamParams, Policy, Sample, SampleRequest, SamplingParams } from "../backends/engine.ts";
+import { plainParams } from "../backends/sampling-params.ts";
 import { deriveSeed, uniforms } from "../random.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient, rolloutSeed } from "../rollout/session/sampling-client.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import type { Sequence } from "../trajectories/types.ts";
 import { tabularEngine } from "./tabular-engine.ts";
 
-const params: SamplingParams = {
-  maxTokens: 20,
-  temperature: 1,
-  topP: 1,
-  topK: -1,
-  minP: 0,
-  stopIds: [],
-  stopStrings: [],
-  seed: 0,
-};
+const params: SamplingParams = { ...plainParams, maxTokens: 20 };
 const adam: AdamParams = { learningRate: 0.1, beta1: 0.9, beta2: 0.95, eps: 1e-8, weightDecay: 0, maxGradNorm: 0 };
 
 /** A base model whose rows differ; token 0 ends a reply. */
@@ -208,11 +200,7 @@ describe("learning", () => {
 });
 
 describe("state", () => {
-  let folder: string;
-  beforeAll(async () => {
-    folder = await mkdtemp(join(tmpdir(), "hone-tabular-"));
-  });
-  afterAll(() => rm(folder, { recursive: true }));
+  const folder = temporaryFolder("tabular");
   const batch = [{ tokens: Int32Array.of(5, 6, 7), trained: Uint8Array.of(1, 1) }];
   const train = async (policy: Policy) => {
     await policy.learner.forwardBackward(batch, linear([-1, 0.5], [0.1, 0]));

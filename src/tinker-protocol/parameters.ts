@@ -14,7 +14,7 @@ function number(rule: string, fits: (value: number) => boolean) {
 const whole = (rule: string, fits: (value: number) => boolean) =>
   number(`a whole number ${rule}`, (value) => Number.isSafeInteger(value) && fits(value));
 
-const atLeast = (least: number) => number(`a number of at least ${least}`, (value) => value >= least);
+const notNegative = number("a number of at least 0", (value) => value >= 0);
 export const wholeAtLeast = (least: number) => whole(`of at least ${least}`, (value) => value >= least);
 export const wholeFrom = (least: number, most: number) =>
   whole(`from ${least} to ${most}`, (value) => value >= least && value <= most);
@@ -29,13 +29,13 @@ export const seed = whole("from 0 to 2^53 - 1", (value) => value >= 0);
 const decay = number("a number of at least 0 and below 1", (value) => value >= 0 && value < 1);
 
 export const adamParams = z.strictObject({
-  learning_rate: atLeast(0),
+  learning_rate: notNegative,
   beta1: decay.default(0.9),
   beta2: decay.default(0.95),
   // The optimizer divides by it in float32, for instance where no gradient has arrived so far.
   eps: number("a number above 0, also in float32", (value) => Math.fround(value) > 0).default(1e-12),
-  weight_decay: atLeast(0).default(0),
-  grad_clip_norm: atLeast(0).default(0),
+  weight_decay: notNegative.default(0),
+  grad_clip_norm: notNegative.default(0),
 });
 
 export const loraConfig = z.looseObject({

@@ -5,7 +5,7 @@ import { singleTurn } from "../agents/single-turn.ts";
 import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
 import { localEngineOptions } from "../backends/local/options.ts";
-import { startOwnServer } from "../backends/registry/own-server.ts";
+import { startOwnServer } from "../backends/registry/start-servers.ts";
 import { composeConfig } from "../config/compose.ts";
 import { generated } from "../data/generated.ts";
 import { nightly } from "../nightly.fixture.ts";

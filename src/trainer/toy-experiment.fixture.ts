@@ -1,5 +1,5 @@
 /** An experiment that takes milliseconds on a model without Python, and helpers that read its runs. */
-import { mkdtempSync, readFileSync } from "node:fs";
+import { mkdtempSync } from "node:fs";
 import { join } from "node:path";
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Workflow } from "../agents/types.ts";
@@ -7,6 +7,7 @@ import type { Engine } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { generated } from "../data/generated.ts";
 import { RunError } from "../errors.ts";
+import { readLines } from "../json-lines.fixture.ts";
 import { memory, removeFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";
 import type { Experiment } from "./experiment.ts";
@@ -66,9 +67,8 @@ export interface Line {
 
 /** metrics.jsonl without times and memory. */
 export function metricLines(folder: string): Line[] {
-  const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
-  return lines.map((line) => {
-    const entries = Object.entries(JSON.parse(line) as Line);
+  return readLines<Line>(join(folder, "metrics.jsonl")).map((line) => {
+    const entries = Object.entries(line);
     return Object.fromEntries(
       entries.filter(([name]) => !/^(time|perf|memory|engine|async\/trainer_idle)/.test(name)),
     ) as Line;

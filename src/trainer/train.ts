@@ -6,9 +6,9 @@ import type { Workflow } from "../agents/types.ts";
 import { capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
 import { type ComposedConfig, type ConfigSources, composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
-import { warningLine } from "../config/warnings.ts";
+import { printWarnings, warningLine } from "../config/warnings.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
-import { UserError } from "../errors.ts";
+import { messageOf, UserError } from "../errors.ts";
 import { checkSettings, requireValues } from "../support/check-support.ts";
 import type { RunEvent, StepMetrics } from "../tracking/events.ts";
 import { formatNumber } from "../tracking/numbers.ts";
@@ -155,7 +155,7 @@ async function check(experiment: Experiment<unknown>, given: ComposedConfig, opt
   const { composed, warnings } = settingsOf(experiment, given, options);
   for (const requirement of requirements(experiment, composed, options)) await requirement();
   const recipe = compile(experiment, composed, options);
-  for (const warning of warnings) process.stderr.write(`${warningLine(warning)}\n`);
+  printWarnings(warnings);
   return { composed, recipe };
 }
 
@@ -248,7 +248,7 @@ async function withRun<T>(
     failed = true;
     const recovers = recovery?.after(error);
     if (recovers === undefined) {
-      const text = error instanceof Error ? error.message : String(error);
+      const text = messageOf(error);
       opened?.run.emit({ type: "run-end", reason: "failed", text });
       throw recovery?.final(error) ?? error;
     }

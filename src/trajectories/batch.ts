@@ -1,5 +1,6 @@
 /** Operations on training batches: denominators, selections of sequences and tokens, minibatches. */
 
+import { append } from "../append.ts";
 import { valuesAt } from "../arrays.ts";
 import { concatenate } from "../concatenate.ts";
 import { permutation } from "../random.ts";
@@ -139,11 +140,7 @@ export function splitBatch(batch: TrainingBatch, numMinibatches: number, seed: n
 /** The sequences that stay together: those of each group, or halves of groups if there are too few. */
 function unitsOf(batch: TrainingBatch, wanted: number): number[][] {
   const byGroup = new Map<number, number[]>();
-  batch.groups.forEach((group, sequence) => {
-    const members = byGroup.get(group);
-    if (members === undefined) byGroup.set(group, [sequence]);
-    else members.push(sequence);
-  });
+  for (const [sequence, group] of batch.groups.entries()) append(byGroup, group, sequence);
   const units = [...byGroup.values()];
   while (units.length < wanted) {
     const largest = units.reduce((most, unit) => (unit.length > most.length ? unit : most));

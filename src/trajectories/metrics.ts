@@ -1,4 +1,5 @@
 /** Metrics of a batch: how many tasks were solved, how episodes ended, how long replies were; rewards and advantages. */
+import { append } from "../append.ts";
 import { mean, percentile, spread, standardDeviation } from "../statistics.ts";
 import { type Episode, failureKinds, lengthLimits, type TrajectoryGroup, terminationReasons } from "./types.ts";
 
@@ -28,10 +29,7 @@ export function sampledTokens({ trajectories }: Episode): number {
 function solveMetrics(episodes: readonly Episode[]): Record<string, number> {
   const outcomes = new Map<string, boolean[]>();
   for (const { taskId, correct } of episodes) {
-    if (correct === null) continue;
-    const known = outcomes.get(taskId);
-    if (known === undefined) outcomes.set(taskId, [correct]);
-    else known.push(correct);
+    if (correct !== null) append(outcomes, taskId, correct);
   }
   const tasks = [...outcomes.values()];
   const share = (test: (known: boolean[]) => boolean) => tasks.filter(test).length / tasks.length;
@@ -78,11 +76,7 @@ const isRewarded = ({ trajectories }: Episode) => trajectories.some(({ reward })
 export function workflowMetrics(episodes: readonly Episode[]): Record<string, number> {
   const values = new Map<string, number[]>();
   for (const { metrics } of episodes) {
-    for (const [name, value] of Object.entries(metrics)) {
-      const known = values.get(name);
-      if (known) known.push(value);
-      else values.set(name, [value]);
-    }
+    for (const [name, value] of Object.entries(metrics)) append(values, name, value);
   }
   return Object.fromEntries(Array.from(values, ([name, given]) => [`batch/${name}`, mean(given)]));
 }

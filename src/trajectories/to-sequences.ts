@@ -1,7 +1,8 @@
 /** Turns the steps of one trajectory into token sequences to train on. Masks come only from sampled spans. */
+import type { SequenceStart } from "../chat/conversations/conversation.ts";
 import { concatenate } from "../concatenate.ts";
 import { joinRouting } from "./routing.ts";
-import type { Sequence, SequenceStart, Step, Trajectory } from "./types.ts";
+import type { Sequence, Step, Trajectory } from "./types.ts";
 
 export interface SampledSequence extends Sequence {
   /** `[N]` log-probability under the sampler of each trained token, in order. */

@@ -7,9 +7,6 @@ import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.
 import type { Media } from "../images/types.ts";
 import type { Routing, RoutingPart } from "./routing.ts";
 
-export type { SequenceStart } from "../chat/conversations/conversation.ts";
-export type { ChatMessage } from "../chat/messages.ts";
-
 /** Why an episode ended. `error` and `timeout` are failures, with a `failure` that says whose it was. */
 export const terminationReasons = [
   "env_done",

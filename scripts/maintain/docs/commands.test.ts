@@ -1,6 +1,5 @@
 /** Every command of `hone` that a document shows is one, with its flags and settings; every block of YAML is a configuration. */
-import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Command, CommanderError } from "commander";
 import { describe, expect, test } from "vitest";
@@ -9,7 +8,7 @@ import { composeConfig } from "../../../src/config/compose.ts";
 import { configKeys, configSections } from "../../../src/config/describe.ts";
 import { readLightRft } from "../../../src/config/lightrft/compose-lightrft.ts";
 import { UserError } from "../../../src/errors.ts";
-import { removeFolder } from "../../../src/temporary-folder.fixture.ts";
+import { testFolder } from "../../../src/temporary-folder.fixture.ts";
 import { blocksOf, documents, proseOf, shellWords, shownCommands } from "./documents.ts";
 
 /** Makes the parser throw its message, and its commands report their arguments instead of running. */
@@ -113,17 +112,11 @@ test.each([
 });
 
 describe("configurations", () => {
-  const folder = mkdtempSync(join(tmpdir(), "hone-yaml-"));
   const blocks = documents.flatMap(blocksOf).filter(({ language }) => language === "yaml");
   test.each(blocks.map(({ place, code }) => [place, code] as const))("%s is accepted", (place, code) => {
-    mkdirSync(folder, { recursive: true });
-    try {
-      const file = join(folder, "config.yaml");
-      writeFileSync(file, code);
-      expect(composeConfig({ files: [file] }).config, place).toBeDefined();
-    } finally {
-      removeFolder(folder);
-    }
+    const file = join(testFolder("yaml"), "config.yaml");
+    writeFileSync(file, code);
+    expect(composeConfig({ files: [file] }).config, place).toBeDefined();
   });
   test.each(
     documents

@@ -4,7 +4,7 @@ import type { PolicyLossName } from "../../../src/algorithms/losses/policy-losse
 import { importanceWeights } from "../../../src/algorithms/off-policy/importance-weights.ts";
 import { rejectionMask, rejectionRules } from "../../../src/algorithms/off-policy/rejection.ts";
 import { type AggregationMode, tokenWeight } from "../../../src/algorithms/policy-loss/aggregation.ts";
-import type { PolicyLossOptions } from "../../../src/algorithms/policy-loss/policy-loss.ts";
+import type { PolicyLossOptions } from "../../../src/algorithms/policy-loss/loss-choice.ts";
 import type { BatchTotals } from "../../../src/trajectories/types.ts";
 import { type Deviation, type Families, family, type VectorCase } from "./family.ts";
 import { klName } from "./kl.ts";

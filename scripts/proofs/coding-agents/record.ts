@@ -9,13 +9,13 @@
 import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { testGateway } from "../../../src/gateway/open-gateway.fixture.ts";
 import { runCommandOnce } from "../../../src/gateway/recorded-agents.fixture.ts";
+import { listen } from "../../../src/http/listen.ts";
 import { rawRequest } from "../../../src/http/raw-request.fixture.ts";
 
 const [folder = "", ...only] = process.argv.slice(2);
@@ -144,8 +144,7 @@ for (const [name, agent] of Object.entries(agents)) {
     response.writeHead(answer.status, { "content-type": type });
     response.end(answer.text);
   });
-  await new Promise<void>((resolve) => proxy.listen(0, "127.0.0.1", resolve));
-  const url = `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`;
+  const url = await listen(proxy);
   const home = mkdtempSync(join(tmpdir(), `record-${name}-`));
   const [program = "", ...args] = agent.command(url, opened.entry.apiKey, home);
   const env = { PATH: process.env.PATH ?? "", HOME: home, CI: "1", ...agent.env(url, opened.entry.apiKey) };

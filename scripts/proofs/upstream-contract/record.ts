@@ -14,7 +14,6 @@
 import { execFileSync } from "node:child_process";
 import { writeFileSync } from "node:fs";
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
 import type { SampleRequest } from "../../../src/backends/engine.ts";
 import {
@@ -25,6 +24,7 @@ import {
 } from "../../../src/backends/servers/recorded.fixture.ts";
 import { serverSampler } from "../../../src/backends/servers/server-sampler.ts";
 import { loadChat } from "../../../src/chat/chat.ts";
+import { listen } from "../../../src/http/listen.ts";
 
 const [name, url, server, model, python] = process.argv.slice(2) as [RecordedServer, string, string, string, string];
 const here = fileURLToPath(new URL(".", import.meta.url));
@@ -45,11 +45,11 @@ const between = createServer(async (request, response) => {
   response.writeHead(answer.status, { "content-type": answer.headers.get("content-type")! });
   response.end(last.answer);
 });
-await new Promise<void>((resolve) => between.listen(0, "127.0.0.1", resolve));
+const address = await listen(between);
 const sampler = serverSampler({
   ...{
     kind: recordedServers[name].kind,
-    url: `http://127.0.0.1:${(between.address() as AddressInfo).port}`,
+    url: address,
     model: "policy",
   },
 });

@@ -7,7 +7,8 @@ import { policyLosses } from "../losses/policy-losses.ts";
 import type { LossValue } from "../types.ts";
 import { tokenWeights } from "./aggregation.ts";
 import { sequenceLoss, tokenLoss } from "./custom-loss.ts";
-import { informativeSequences, lossPart, type PolicyLossOptions, policyLoss } from "./policy-loss.ts";
+import type { PolicyLossOptions } from "./loss-choice.ts";
+import { informativeSequences, lossPart, policyLoss } from "./policy-loss.ts";
 
 const base: PolicyLossOptions = {
   lossFn: "ppo",

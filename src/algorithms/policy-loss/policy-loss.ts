@@ -24,8 +24,6 @@ import {
 } from "./loss-choice.ts";
 import { type PolicyTerm, policyTerm, type TermSums, type WeightedSequence } from "./policy-term.ts";
 
-export { needsReference, type PolicyLossOptions, readsSampler } from "./loss-choice.ts";
-
 /**
  * `L = sum of w (policy + kl.weight * KL - entropyCoeff * H)` over trained tokens, `w` by `aggMode` and `batch.totals`. The
  * policy term is multiplied by `batch.rolloutWeights`, if present. Ratios are relative to `batch.oldLogprobs`; without

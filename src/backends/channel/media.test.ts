@@ -6,6 +6,7 @@ import { png } from "../../images/pictures.fixture.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { SampleRequest } from "../engine.ts";
 import { createPolicy } from "../local/policy.ts";
+import { plainParams } from "../sampling-params.ts";
 import { connect } from "./connection.ts";
 import { encodeFrame, type Frame, frameParser, type OutgoingArrays } from "./frames.ts";
 import { workerImages } from "./media.ts";
@@ -115,7 +116,7 @@ const sequence: Sequence = { tokens: Int32Array.of(7, 1, 5, 2, 4), trained: Uint
 const request: SampleRequest = {
   prompt: sequence.tokens,
   media,
-  params: { maxTokens: 1, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], seed: 0 },
+  params: plainParams,
 };
 
 test("forgotten images are sent again, and the request is repeated once", async () => {

@@ -56,14 +56,10 @@ async function* sampleOnce(
       abort();
     }
   });
-  const done = request.answer
-    .finally(() => {
-      ended = true;
-    })
-    .then(
-      () => samples.end(),
-      (error: unknown) => samples.fail(error),
-    );
+  const answered = request.answer.finally(() => {
+    ended = true;
+  });
+  const done = samples.endWith(answered);
 
   function abort(...indices: number[]): void {
     if (ended) return;

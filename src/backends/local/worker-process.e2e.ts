@@ -2,11 +2,11 @@
 import { spawn } from "node:child_process";
 import { chmodSync, existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
 import { madeUpTokens, params } from "../../../conformance/tools.ts";
 import { RunError, UserError } from "../../errors.ts";
+import { ends } from "../../processes/is-alive.fixture.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { openLocalEngine } from "./engine.ts";
@@ -39,20 +39,6 @@ function workersOf(parent: number): Promise<number[]> {
   });
 }
 
-function alive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false;
-  }
-}
-
-async function gone(pid: number): Promise<boolean> {
-  for (let tries = 0; tries < 100 && alive(pid); tries++) await sleep(50);
-  return !alive(pid);
-}
-
 describe("the worker process", () => {
   it("fails requests in progress and later ones with one error that says why, if it is killed", async () => {
     const engine = await open(join(root, "killed.log"));
@@ -70,7 +56,7 @@ describe("the worker process", () => {
     );
     await expect(engine.stats()).rejects.toThrow(RunError);
     await engine.close();
-    expect(await gone(worker!)).toBe(true);
+    expect(await ends(worker!)).toBe(true);
   });
 
   it("is gone after close, and its log is kept", async () => {
@@ -78,7 +64,7 @@ describe("the worker process", () => {
     const [worker] = await workersOf(process.pid);
     expect(engine.waitingFor()).toEqual([]);
     await engine.close();
-    expect([await gone(worker!), existsSync(join(root, "closed.log"))]).toEqual([true, true]);
+    expect([await ends(worker!), existsSync(join(root, "closed.log"))]).toEqual([true, true]);
     await expect(engine.stats()).rejects.toThrow(/closed/);
   });
 
@@ -103,7 +89,7 @@ describe("the worker process", () => {
     });
     const [worker] = await workersOf(node.pid!);
     node.kill("SIGKILL");
-    expect(await gone(worker!)).toBe(true);
+    expect(await ends(worker!)).toBe(true);
   });
 
   it("names what is wrong with a model, and leaves no process", async () => {

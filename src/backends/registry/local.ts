@@ -10,14 +10,7 @@ import { capabilities, capabilitiesWith, shardedCapabilities } from "../local/ca
 import { samplerType, trainingProcesses } from "../local/machine.ts";
 import { modelSource } from "../local/models.ts";
 import { localEngineOptions, type MemoryPlan, serverKey, serversOf } from "../local/options.ts";
-import {
-  broadcasts,
-  ownServerRules,
-  refusalOfImages,
-  serverShare,
-  sleepsWhileTraining,
-  startOwnServer,
-} from "./own-server.ts";
+import { broadcasts, ownServerRules, refusalOfImages, serverShare, sleepsWhileTraining } from "./own-server.ts";
 
 /** The longest sequence is a prompt with one reply; a conversation of several turns can be longer, up to training.max_length. */
 function memoryPlan(config: Config, others: MemoryPlan["others"]): MemoryPlan {
@@ -82,6 +75,7 @@ export const local: BackendDescriptor = {
         const serverOptions = { ...serving, ...running, apiKey: serverKey(config) };
         return composeEngine({ ...parts, samplers: servedPolicies({ model, images, createPolicy }, serverOptions) });
       }
+      const { startOwnServer } = await import("./start-servers.ts");
       const own = await startOwnServer(config, { model, nccl, images }, hooks);
       const { url, apiKey, died, stop } = own;
       const sleeps = sleepsWhileTraining(config);

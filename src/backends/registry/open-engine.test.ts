@@ -1,6 +1,7 @@
 import { afterEach, expect, it, vi } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
-import { adapterSpec, backendHolding, openEngine, requireBackend } from "./open-engine.ts";
+import { adapterSpec } from "../adapter-spec.ts";
+import { backendHolding, openEngine, requireBackend } from "./open-engine.ts";
 
 const compose = (...overrides: string[]) => composeConfig({ overrides });
 const config = (...overrides: string[]) => compose(...overrides).config;

@@ -9,8 +9,6 @@ import { local } from "./local.ts";
 import { tinker } from "./tinker.ts";
 import { verl } from "./verl.ts";
 
-export { adapterSpec } from "../adapter-spec.ts";
-
 const descriptors: Readonly<Record<Backend, BackendDescriptor>> = { local, tinker, verl };
 
 export function capabilitiesOf(config: Config, backend: Backend = config.rllm.backend): Capabilities {

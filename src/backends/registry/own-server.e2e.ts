@@ -1,7 +1,5 @@
 /** A real vLLM server on the CPU, started by Hone, samples for the local engine with a model that reads images. One server for all tests. */
-import { once } from "node:events";
-import { createServer, type IncomingMessage, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
+import { createServer, type IncomingMessage } from "node:http";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
@@ -21,6 +19,7 @@ import { renderWithImages } from "../../chat/images/prepare-images.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
+import { listen } from "../../http/listen.ts";
 import { png } from "../../images/pictures.fixture.ts";
 import { makeTinyVisionModel } from "../../python/run-python.fixture.ts";
 import { visionOf } from "../../rollout/vision.ts";
@@ -35,7 +34,7 @@ import { openLocalEngine } from "../local/engine.ts";
 import { localEngineOptions } from "../local/options.ts";
 import type { ServerProcess } from "../servers/process/server-process.ts";
 import { servedPolicies } from "../servers/served-policies.ts";
-import { startOwnServer } from "./own-server.ts";
+import { startOwnServer } from "./start-servers.ts";
 
 const root = temporaryFolder("own-server");
 const model = join(root, "qwen2_vl");
@@ -178,7 +177,7 @@ it("the reward rises as with the local sampler, and the log-probabilities agree"
 });
 
 /** In front of the server: acknowledges new adapters, but keeps the first one under their names. */
-async function staleProxy(): Promise<Server> {
+async function staleProxy() {
   let first: string | undefined;
   const proxy = createServer(async (request: IncomingMessage, response) => {
     const body = request.method === "POST" ? JSON.parse(await text(request)) : undefined;
@@ -190,15 +189,13 @@ async function staleProxy(): Promise<Server> {
     });
     response.writeHead(answer.status, { "content-type": "application/json" }).end(await answer.text());
   });
-  proxy.listen(0, "127.0.0.1");
-  await once(proxy, "listening");
-  return proxy;
+  return { proxy, url: await listen(proxy) };
 }
 
 it("a server that acknowledges an adapter without applying it is caught with the next weights", async () => {
-  const proxy = await staleProxy();
+  const { proxy, url } = await staleProxy();
   try {
-    const deceived = through(`http://127.0.0.1:${(proxy.address() as AddressInfo).port}`, "deceived");
+    const deceived = through(url, "deceived");
     const policy = await deceived.createPolicy({ adapter: lora() });
     await expect(trainStep(policy, 1)).rejects.toMatchObject({ exitCode: 1, code: "sampler_mismatch" });
     await policy.sampler.close();

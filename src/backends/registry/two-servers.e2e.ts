@@ -1,10 +1,10 @@
 /** Two `hone serve` processes sample: for conversations, for `hone eval` and `hone chat`, and for a run in which one is killed. */
-import { type ChildProcess, spawn } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { madeUpTokens, params } from "../../../conformance/tools.ts";
 import { openChat } from "../../chat/chat.ts";
+import { outputOf, startHone } from "../../cli/hone.fixture.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
@@ -13,33 +13,15 @@ import { train } from "../../trainer/train.ts";
 import type { Engine } from "../engine.ts";
 import { openEngine } from "./open-engine.ts";
 
-const project = fileURLToPath(new URL("../../..", import.meta.url));
 const root = temporaryFolder("two-servers");
 const servers: ChildProcess[] = [];
 let urls: string[];
 let settings: string[];
 let engine: Engine;
 
-const start = (...args: string[]) =>
-  spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args], { cwd: project });
-
-/** @returns the output until it contains `text`, or the whole output of a command that succeeds */
-function outputOf(child: ChildProcess, text?: RegExp): Promise<string> {
-  return new Promise((resolve, reject) => {
-    let output = "";
-    for (const stream of [child.stdout!, child.stderr!]) {
-      stream.setEncoding("utf8").on("data", (piece: string) => {
-        output += piece;
-        if (text?.test(output)) resolve(output);
-      });
-    }
-    child.once("close", (code) => (code === 0 ? resolve(output) : reject(new Error(`ended with ${code}:\n${output}`))));
-  });
-}
-
 async function serve(name: string, model: string): Promise<string> {
   const small = ["--device", "cpu", "--dtype", "float32", "--threads", "1", "--state", join(root, name)];
-  const server = start("serve", "--model", `tiny=${model}`, "--port", "0", ...small);
+  const server = startHone(["serve", "--model", `tiny=${model}`, "--port", "0", ...small]);
   servers.push(server);
   return /at (http:\S+)/.exec(await outputOf(server, /clients: /))![1]!;
 }
@@ -90,8 +72,8 @@ it("hone eval and hone chat sample from them", async () => {
   const before = await counts();
   const evaluating = ["src/cli/toy-experiment.fixture.ts", "--json", "-o", join(root, "measured")];
   const [measured] = await Promise.all([
-    outputOf(start("eval", ...evaluating, ...settings)),
-    outputOf(start("chat", "--message", "hello", "rllm.rollout.val.max_tokens=4", ...settings)),
+    outputOf(startHone(["eval", ...evaluating, ...settings])),
+    outputOf(startHone(["chat", "--message", "hello", "rllm.rollout.val.max_tokens=4", ...settings])),
   ]);
   expect(measured).toContain('"mean":');
   const asked = (await counts()).map((count, index) => count - before[index]!);

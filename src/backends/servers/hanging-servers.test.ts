@@ -1,10 +1,11 @@
 /** Servers that accept requests and do not answer them. */
 // Slow: servers that do not answer in time.
+
 import { createServer, type RequestListener, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { text } from "node:stream/consumers";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { params } from "../../../conformance/tools.ts";
+import { listen } from "../../http/listen.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
 import type { Sample, SampleOptions, Sampler } from "../engine.ts";
 import { openAsk } from "./control/ask.ts";
@@ -36,8 +37,7 @@ afterEach(async () => {
 async function open(answer: RequestListener, options: Partial<GroupOptions>, urls = [working.url]) {
   const server = createServer(answer);
   hanging = server;
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const url = await listen(server);
   group = openServers({ urls: [url, ...urls], onNote: (text) => notes.push(text.replace(url, "URL")), ...options });
 }
 async function sample(options: SampleOptions = {}): Promise<Sample> {

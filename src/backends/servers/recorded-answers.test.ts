@@ -6,8 +6,8 @@
  */
 import { readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { listen } from "../../http/listen.ts";
 import type { Sample, Sampler } from "../engine.ts";
 import { type Recorded, type RecordedServer, type Recording, recordedServers } from "./recorded.fixture.ts";
 import { serverSampler } from "./server-sampler.ts";
@@ -35,8 +35,7 @@ describe.each(Object.keys(recordedServers) as RecordedServer[])("%s", (name) => 
       response.writeHead(current.status);
       response.end(current.answer);
     });
-    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const url = await listen(server);
     sampler = serverSampler({ kind, url, model: "policy" });
   });
   afterAll(async () => {

@@ -15,7 +15,8 @@ import { toSequences } from "../../trajectories/to-sequences.ts";
 import type { Engine } from "../engine.ts";
 import { openLocalEngine } from "../local/engine.ts";
 import { localEngineOptions } from "../local/options.ts";
-import { startOwnServer } from "../registry/own-server.ts";
+import { startOwnServer } from "../registry/start-servers.ts";
+import { ownDistribution } from "../sampling-params.ts";
 import type { ServerProcess } from "./process/server-process.ts";
 import { serverSampler } from "./server-sampler.ts";
 
@@ -51,7 +52,7 @@ test.runIf(nightly).each([1, 2])("training repeats the experts of %i turns", asy
   const client = createSamplingClient({
     sampler: serverSampler({ url: server.url, apiKey: server.apiKey }),
     chat: await openChat(engine.model.directory, config(), () => {}),
-    defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+    defaults: ownDistribution,
     limits: { maxPromptLength: 200, maxResponseLength: 200 },
     seedFor: rolloutSeed(1),
     routing: true,

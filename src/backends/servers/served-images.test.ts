@@ -5,12 +5,13 @@
  */
 import { readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { text } from "node:stream/consumers";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { listen } from "../../http/listen.ts";
 import { memoryStore } from "../../images/media-store.ts";
 import { dataUrl, jpeg, png } from "../../images/pictures.fixture.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
+import { plainParams } from "../sampling-params.ts";
 import type { Recording } from "./recorded.fixture.ts";
 import { openServers } from "./server-group.ts";
 import { sampleFrom } from "./server-sampler.ts";
@@ -23,7 +24,7 @@ const images = { placeholder: { text: "<image>", id: 9 }, store, transparent: ne
 /** Three tokens stand for an image, with one between its placeholders. */
 const own = [9, 8, 9];
 
-const params = { maxTokens: 4, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], seed: 1 };
+const params = { ...plainParams, maxTokens: 4, seed: 1 };
 const at = (place: number, hash = red) => ({ at: place, length: 3, hash });
 const request = (prompt: number[], ...media: ReturnType<typeof at>[]): SampleRequest => ({
   ...{ prompt: Int32Array.from(prompt), params },
@@ -31,6 +32,7 @@ const request = (prompt: number[], ...media: ReturnType<typeof at>[]): SampleReq
 });
 
 let server: Server;
+let address: string;
 let sampler: Sampler;
 let asked: Record<string, unknown>[];
 let fault: { tokens?: number[]; generates?: boolean };
@@ -38,7 +40,7 @@ let fault: { tokens?: number[]; generates?: boolean };
 let recordedAnswer: string | undefined;
 
 function open(seen: typeof images, kind: "vllm" | "sglang" = "vllm"): void {
-  const group = openServers({ urls: [`http://127.0.0.1:${(server.address() as AddressInfo).port}`] });
+  const group = openServers({ urls: [address] });
   sampler = { ...sampleFrom(group, { kind, images: seen, model: "policy", version: 1 }), close: group.close };
 }
 
@@ -64,7 +66,7 @@ beforeEach(async () => {
       response.write(`data: ${JSON.stringify(event)}\n\n`);
     response.end("data: [DONE]\n\n");
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  address = await listen(server);
   open(images);
 });
 afterEach(async () => {

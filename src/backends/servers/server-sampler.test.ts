@@ -1,13 +1,14 @@
 /** The contract with inference servers: requests and answers in the shapes that vLLM and SGLang define. */
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { listen } from "../../http/listen.ts";
 import { createSampleQueue } from "../../rollout/session/sample-queue.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
 import { vllmGenerate } from "./dialects/vllm-generate.ts";
 import { type ServerSamplerOptions, serverSampler } from "./server-sampler.ts";
 
 let server: Server;
+let url: string;
 let sampler: Sampler;
 let asked: { url: string; authorization: string | undefined; body: Record<string, unknown> }[];
 let answer: (body: Record<string, unknown>) => { status?: number; text: string } | undefined;
@@ -35,7 +36,7 @@ beforeEach(async () => {
     response.write(given.text.slice(0, 25));
     setImmediate(() => response.end(given.text.slice(25)));
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  url = await listen(server);
 });
 afterEach(async () => {
   await sampler.close();
@@ -44,7 +45,7 @@ afterEach(async () => {
 });
 
 const open = (options: Partial<ServerSamplerOptions> = {}) => {
-  sampler = serverSampler({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, ...options });
+  sampler = serverSampler({ url: `${url}/v1`, ...options });
 };
 const request = (more: Partial<SampleRequest> = {}): SampleRequest => ({
   prompt: Int32Array.of(1, 2, 3),

@@ -205,10 +205,7 @@ export function sampleFrom(
       }
       const samples = new AsyncQueue<Sample>();
       const calls = requests.map(async (request, index) => samples.push(await one(index, request, sampleOptions)));
-      Promise.all(calls).then(
-        () => samples.end(),
-        (error: unknown) => samples.fail(error),
-      );
+      samples.endWith(Promise.all(calls));
       yield* samples;
     },
     async load({ kind }) {

@@ -1,9 +1,10 @@
 /** A server that answers wrongly is refused as a teacher. */
 // Slow: a server that does not answer in time.
+
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, beforeEach, expect, it } from "vitest";
+import { listen } from "../../http/listen.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { Teacher } from "../engine.ts";
 import { openServerTeacher, type TeacherServer } from "./server-teacher.ts";
@@ -41,8 +42,7 @@ async function open(limits: Pick<TeacherServer, "timeoutSeconds"> = {}): Promise
 }
 
 beforeAll(async () => {
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  url = await listen(server);
 });
 beforeEach(async () => {
   [requests, notes] = [0, []];

@@ -3,6 +3,7 @@ import { RunError } from "../../errors.ts";
 import { trainedPositions } from "../../trajectories/batch.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { Learner, Sample, SampleRequest, Sampler, Teacher } from "../engine.ts";
+import { plainParams } from "../sampling-params.ts";
 
 /** The learner's weights at the time of each call. */
 export function learnerTeacher(learner: Learner): Teacher {
@@ -14,17 +15,15 @@ export function learnerTeacher(learner: Learner): Teacher {
   };
 }
 
-/** Each sequence is a prompt; one more token is sampled and ignored, because servers refuse to sample none. */
-const params = { maxTokens: 1, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], seed: 0 };
-
 /** @param maxLength of the sampler's model, for a prompt and the sampled token */
 export function samplerTeacher(sampler: Pick<Sampler, "sample">, { maxLength }: { maxLength?: number }): Teacher {
   async function ask(
     sequences: readonly Sequence[],
     wanted: Pick<SampleRequest, "promptLogprobs" | "topPromptLogprobs">,
   ): Promise<Sample[]> {
+    // Each sequence is a prompt; one more token is sampled and ignored, because servers refuse to sample none.
     const requests = sequences.map(({ tokens, media }) => ({
-      ...{ prompt: tokens, params, ...wanted },
+      ...{ prompt: tokens, params: plainParams, ...wanted },
       ...(media ? { media } : {}),
     }));
     const samples: Sample[] = [];

@@ -9,6 +9,7 @@ import { NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
 import type { DatumOutput } from "../../tinker-protocol/training.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { AdamParams, AdapterSpec, Learner, Policy, Published, StepResult } from "../engine.ts";
+import { plainParams } from "../sampling-params.ts";
 import { samplerTeacher } from "../teachers/teachers.ts";
 import { gatherOutputs, planDatums } from "./datums.ts";
 import { createTinkerSampler, type TinkerModel } from "./sampler.ts";
@@ -245,12 +246,10 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
       if (sequences.some(({ targets }) => targets))
         throw new UserError("Tinker cannot score given tokens with the base model");
       const plan = planDatums(sequences);
-      const plain = { temperature: 1, topP: 1, topK: -1, minP: 0 };
-      const params = { ...plain, maxTokens: 1, stopIds: [], stopStrings: [], seed: 0 };
       const requests = plan.map(({ tokens, media }) => ({
         prompt: tokens,
         ...(media ? { media } : {}),
-        params,
+        params: plainParams,
         promptLogprobs: true,
       }));
       const answers: DatumOutput[] = [];

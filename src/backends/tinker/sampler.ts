@@ -125,10 +125,7 @@ async function* sample(
     }
   }
 
-  Promise.all(requests.map(call)).then(
-    () => ready.end(),
-    (error: unknown) => ready.fail(error),
-  );
+  ready.endWith(Promise.all(requests.map(call)));
   try {
     yield* ready;
   } finally {

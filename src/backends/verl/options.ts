@@ -2,6 +2,7 @@
 import { verlSections } from "../../config/compose/sync/verl-keys.ts";
 import { layerOf, type Origin } from "../../config/tree/origin.ts";
 import { valueAt } from "../../config/tree/value-at.ts";
+import { isObject } from "../../is-object.ts";
 import type { ComposedTree, EngineHooks } from "../descriptor.ts";
 import { expectedValues } from "./expected-values.ts";
 import { checkRollouts, rolloutKind, samplesWithVerl, usesGpu } from "./rollouts.ts";
@@ -93,22 +94,16 @@ function ranksPerNode(requested: number, origin: Origin | undefined, cores: numb
 /** Removes keys that are null, because in verl null means that an argument is not passed. */
 function withoutNulls(section: Tree): Tree {
   const given = Object.entries(section).filter(([, value]) => value !== null);
-  return Object.fromEntries(given.map(([name, value]) => [name, isSection(value) ? withoutNulls(value) : value]));
+  return Object.fromEntries(given.map(([name, value]) => [name, isObject(value) ? withoutNulls(value) : value]));
 }
 
-const isSection = (value: unknown): value is Tree =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
-
-function sectionAt(tree: Tree, path: string): Tree {
-  const found = path.split(".").reduce<unknown>((section, name) => (section as Tree | undefined)?.[name], tree);
-  return (found ?? {}) as Tree;
-}
+const sectionAt = (tree: Tree, path: string) => (valueAt(tree, path) ?? {}) as Tree;
 
 /** A copy of `base` with the values of `over`. */
 function merged(base: Tree, over: Tree): Tree {
   const copy = { ...base };
   for (const [name, value] of Object.entries(over)) {
-    copy[name] = isSection(value) ? merged((base[name] ?? {}) as Tree, value) : value;
+    copy[name] = isObject(value) ? merged((base[name] ?? {}) as Tree, value) : value;
   }
   return copy;
 }

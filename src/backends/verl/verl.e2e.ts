@@ -17,7 +17,8 @@ import {
 } from "../../../conformance/tools.ts";
 import { singleTurn } from "../../agents/single-turn.ts";
 import type { CallParams } from "../../agents/types.ts";
-import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
+import type { PolicyLossOptions } from "../../algorithms/policy-loss/loss-choice.ts";
+import { policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import { openChat } from "../../chat/chat.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";

@@ -5,9 +5,10 @@
 import { concatenate } from "../../concatenate.ts";
 import { UserError } from "../../errors.ts";
 import type { Media } from "../../images/types.ts";
+import { sortedJson } from "../../sorted-json.ts";
 import { hasImages, imagesOf } from "../images/content.ts";
 import { type PlacedImages, type PromptImages, placeImages } from "../images/place-images.ts";
-import { type ChatMessage, type ParsedReply, type ToolDefinition, toMessage } from "../messages.ts";
+import { type ChatMessage, type ParsedReply, toMessage } from "../messages.ts";
 import type { Chat, LaterOptions, RenderOptions } from "../types.ts";
 import { bridge, cutAtStop, hiddenThinking } from "./bridge.ts";
 import { matchHistory, type RecordedMessage, sameMessage, translated } from "./same-message.ts";
@@ -112,7 +113,7 @@ export function openConversation(chat: Chat): Conversation {
           recorded.push({
             messages: [...history, toRecorded(reply, options.stop)],
             hidden,
-            tools: toolsKey(options.tools),
+            tools: sortedJson(options.tools ?? []),
             options: optionsKey(options),
             prompt,
             media,
@@ -179,7 +180,7 @@ function nextPrompt(
   messages: readonly ChatMessage[],
   options: CallOptions,
 ): Draft {
-  const tools = toolsKey(options.tools);
+  const tools = sortedJson(options.tools ?? []);
   const thinking = optionsKey(options);
   const whole = (starts: SequenceStart, all = messages): Draft => ({
     starts,
@@ -291,14 +292,6 @@ function toRecorded(reply: ParsedReply, stops: readonly string[] | undefined): R
   const shown = cutAtStop(reply.content, stops);
   return shown === reply.content ? toMessage(reply) : { ...toMessage(reply), shown };
 }
-
-/** Ignores the order of keys. */
-const toolsKey = (tools: readonly ToolDefinition[] = []) =>
-  JSON.stringify(tools, (_, value: unknown) =>
-    typeof value === "object" && value !== null && !Array.isArray(value)
-      ? Object.fromEntries(Object.entries(value).sort(([left], [right]) => (left < right ? -1 : 1)))
-      : value,
-  );
 
 /** Nine letters and digits, as the strictest template (Mistral's) requires; the same in a repeated run. */
 const callId = (turn: number, index: number) => `call${(turn * 100 + index).toString(36).padStart(5, "0")}`;

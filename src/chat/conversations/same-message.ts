@@ -3,6 +3,7 @@
  * defaults, drop thinking, or write null for empty content; these differences are ignored.
  */
 import { isDeepStrictEqual } from "node:util";
+import { isObject } from "../../is-object.ts";
 import { sameContent, textOf } from "../images/content.ts";
 import type { ChatMessage, ToolCall } from "../messages.ts";
 
@@ -63,7 +64,7 @@ function sameCall(recorded: ToolCall, given: ToolCall): boolean {
 }
 
 function agree(left: unknown, right: unknown): boolean {
-  if (!isRecord(left) || !isRecord(right)) {
+  if (!isObject(left) || !isObject(right)) {
     if (Array.isArray(left) && Array.isArray(right)) {
       return left.length === right.length && left.every((value, index) => agree(value, right[index]));
     }
@@ -71,9 +72,6 @@ function agree(left: unknown, right: unknown): boolean {
   }
   return Object.entries(left).every(([key, value]) => !Object.hasOwn(right, key) || agree(value, right[key]));
 }
-
-const isRecord = (value: unknown): value is Record<string, unknown> =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
 
 export const translated = (id: string | undefined, callIds: ReadonlyMap<string, string>) =>
   id === undefined ? undefined : (callIds.get(id) ?? id);

@@ -1,15 +1,14 @@
 /** Conversations with images: the model's own tokens at the right places, and prefixes that compare images by hash. */
-import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { cpSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { beforeEach, describe, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
 import { imageLoader } from "../../images/load-image.ts";
 import { memoryStore } from "../../images/media-store.ts";
 import { dataUrl, jpeg, png } from "../../images/pictures.fixture.ts";
 import { UnusableImage } from "../../images/unusable-image.ts";
-import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { temporaryFolder, testFolder } from "../../temporary-folder.fixture.ts";
 import { characterChat, imageCharacter } from "../../testing/character-chat.ts";
 import { loadChat } from "../chat.ts";
 import { openConversation } from "../conversations/conversation.ts";
@@ -248,10 +247,9 @@ test("placeholders are replaced in order, at the beginning and the end too", () 
 describe("chat templates of vision models", () => {
   let folder: string;
   beforeEach(() => {
-    folder = mkdtempSync(join(tmpdir(), "hone-chat-"));
+    folder = testFolder("chat");
     cpSync(fileURLToPath(new URL("../fixtures/chatml", import.meta.url)), folder, { recursive: true });
   });
-  afterEach(() => rmSync(folder, { recursive: true }));
 
   const smolvlm =
     "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}";

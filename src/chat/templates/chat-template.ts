@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Template } from "@huggingface/jinja";
-import { UserError } from "../../errors.ts";
+import { messageOf, UserError } from "../../errors.ts";
 import type { ReplyFormat } from "../formats/format.ts";
 import type { ChatMessage } from "../messages.ts";
 import { readJson, type TokenizerConfig } from "../tokens/tokenizer.ts";
@@ -195,5 +195,3 @@ function parse(source: string, owner: string): Template {
     throw new UserError(`the chat template of ${owner} cannot be parsed: ${messageOf(error)}`, { cause: error });
   }
 }
-
-const messageOf = (error: unknown) => (error instanceof Error ? error.message : String(error));

@@ -1,11 +1,10 @@
-import { cpSync, mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { cpSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { beforeEach, expect, test, vi } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
 import { importModule } from "../../import-module.ts";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
+import { testFolder } from "../../temporary-folder.fixture.ts";
 import { openChat } from "../chat.ts";
 import { defineRenderer } from "./define-renderer.ts";
 
@@ -13,10 +12,9 @@ vi.mock("../../import-module.ts", () => ({ importModule: vi.fn() }));
 
 let folder: string;
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), "hone-own-renderer-"));
+  folder = testFolder("own-renderer");
   cpSync(fileURLToPath(new URL("../fixtures/chatml", import.meta.url)), folder, { recursive: true });
 });
-afterEach(() => removeFolder(folder));
 
 const tools = [{ name: "add" }];
 

@@ -2,7 +2,7 @@
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
 import { z } from "zod";
-import { UserError } from "../../errors.ts";
+import { messageOf, UserError } from "../../errors.ts";
 import { importModule } from "../../import-module.ts";
 import { allOrProblem, between, callFromValue, type ReadBody } from "../formats/format.ts";
 import type { ToolDefinition } from "../messages.ts";
@@ -76,7 +76,7 @@ const readWith =
     try {
       found = read(body, tools);
     } catch (error) {
-      return error instanceof Error ? error.message : String(error);
+      return messageOf(error);
     }
     return allOrProblem([found].flat().map((call) => callFromValue(call, ["arguments"])));
   };

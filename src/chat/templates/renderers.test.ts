@@ -1,10 +1,9 @@
-import { cpSync, mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { cpSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { beforeEach, describe, expect, test } from "vitest";
 import { rendererNames } from "../../config/schema/tinker.ts";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
+import { testFolder } from "../../temporary-folder.fixture.ts";
 import { loadChat } from "../chat.ts";
 import type { ChatMessage } from "../messages.ts";
 import { checkTemplate, describeTemplate } from "./check-template.ts";
@@ -16,9 +15,8 @@ const tools = [{ name: "add", description: "adds", parameters: { type: "object",
 
 let folder: string;
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), "hone-renderers-"));
+  folder = testFolder("renderers");
 });
-afterEach(() => removeFolder(folder));
 
 /** A copy of a fixture with another template. */
 function withTemplate(family: string, template: string): string {

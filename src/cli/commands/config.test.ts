@@ -1,16 +1,12 @@
 // Slow: each command has its own process.
-import { spawnSync } from "node:child_process";
-import { fileURLToPath } from "node:url";
-import { expect, test } from "vitest";
 
-const main = fileURLToPath(new URL("../main.ts", import.meta.url));
+import { expect, test } from "vitest";
+import { runHone } from "../hone.fixture.ts";
 
 function hone(...args: string[]) {
-  const { stdout, stderr, status } = spawnSync(process.execPath, ["--import", "tsx", main, ...args], {
-    encoding: "utf8",
-    // Always use the bundled copy of verl's tree, and print plain text even if the environment forces colors.
-    env: { ...process.env, HONE_PYTHON: "no-such-python", CI: "true", FORCE_COLOR: "" },
-  });
+  // Always use the bundled copy of verl's tree, and print plain text even if the environment forces colors.
+  const env = { ...process.env, HONE_PYTHON: "no-such-python", CI: "true", FORCE_COLOR: "" };
+  const { stdout, stderr, status } = runHone(args, env);
   return { stdout, lines: stderr.split("\n").filter((line) => line !== ""), status };
 }
 

@@ -5,9 +5,11 @@ import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
 import type { Command } from "commander";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import type { Loss } from "../../algorithms/types.ts";
+import { adapterSpec } from "../../backends/adapter-spec.ts";
 import type { Engine, Finding, Sample, Sampler } from "../../backends/engine.ts";
 import { trainingProcesses } from "../../backends/local/machine.ts";
-import { adapterSpec, examineBackend, isRemote, openEngine } from "../../backends/registry/open-engine.ts";
+import { examineBackend, isRemote, openEngine } from "../../backends/registry/open-engine.ts";
+import { plainParams } from "../../backends/sampling-params.ts";
 import { openChat } from "../../chat/chat.ts";
 import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
 import { outColors } from "../../colors.ts";
@@ -164,7 +166,7 @@ async function trainOnce(engine: Engine, config: Config, report: Report): Promis
 }
 
 async function collect(sampler: Sampler, prompt: Int32Array): Promise<Sample[]> {
-  const params = { maxTokens: 24, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [] };
+  const params = { ...plainParams, maxTokens: 24 };
   const requests = Array.from({ length: replies }, (_, seed) => ({ prompt, params: { ...params, seed } }));
   const samples: Sample[] = [];
   for await (const sample of sampler.sample(requests)) samples.push(sample);

@@ -2,8 +2,6 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Command, Option } from "commander";
-import { UserError } from "../../errors.ts";
-import { printableJson } from "../../printable.ts";
 import {
   episodeKinds,
   type Selection,
@@ -11,7 +9,15 @@ import {
   selectPairs,
   selectRows,
 } from "../../supervised/select-episodes.ts";
-import { choiceOptions, conditionHelp, describeCounts, heldOutput } from "../choice-options.ts";
+import {
+  choiceOptions,
+  conditionHelp,
+  createOutput,
+  describeCounts,
+  heldOutput,
+  jsonLine,
+  writeLines,
+} from "../choice-options.ts";
 
 interface ExportFlags extends Selection {
   as: keyof typeof forms;
@@ -55,49 +61,27 @@ Examples:
   hone episodes export runs/latest --as atif --select all -o trajectories
   hone sft good.jsonl --from runs/latest`;
 
+const hint = "name a new one";
+
 function exportCommand(folder: string, { as, output, ...selection }: ExportFlags): void {
-  if (selection.valFraction && output === undefined) {
-    throw new UserError("--val-fraction writes to a second place, so it needs --output");
-  }
+  const held = heldOutput({ ...selection, output });
   const { train, validation, counts, damaged } = forms[as](folder, selection);
-  const write = as === "atif" ? writeFolder : writeLines;
+  const write = (rows: readonly unknown[], path: string | undefined) =>
+    as === "atif" && path !== undefined ? writeFolder(rows, path) : writeLines(rows, path, hint);
   const written = [write(train, output)];
-  if (output !== undefined && selection.valFraction) written.push(write(validation, heldOutput(output)));
+  if (held !== undefined) written.push(write(validation, held));
   process.stderr.write(
     `${[...written, describeCounts({ ...counts, damaged }, "episodes")].filter((line) => line !== "").join("\n")}\n`,
   );
 }
 
-const toLine = (row: unknown) => `${printableJson(JSON.stringify(row))}\n`;
-
-function writeLines(rows: readonly unknown[], output: string | undefined): string {
-  const lines = rows.map(toLine).join("");
-  if (output === undefined) {
-    process.stdout.write(lines);
-    return "";
-  }
-  create(output, () => writeFileSync(output, lines, { flag: "wx" }));
-  return `${rows.length} lines written to ${output}`;
-}
-
 /** Harbor's programs read one document from a file. The names are numbers, because a task's name may be any text. */
-function writeFolder(documents: readonly unknown[], output: string | undefined): string {
-  if (output === undefined) return writeLines(documents, output);
-  create(output, () => {
+function writeFolder(documents: readonly unknown[], output: string): string {
+  createOutput(output, hint, () => {
     mkdirSync(output);
     for (const [index, document] of documents.entries()) {
-      writeFileSync(join(output, `${String(index + 1).padStart(6, "0")}.json`), toLine(document));
+      writeFileSync(join(output, `${String(index + 1).padStart(6, "0")}.json`), jsonLine(document));
     }
   });
   return `${documents.length} files written to ${output}`;
-}
-
-function create(output: string, write: () => void): void {
-  try {
-    write();
-  } catch (error) {
-    const { code, message } = error as NodeJS.ErrnoException;
-    if (code === "EEXIST") throw new UserError(`${output} already exists`, { hint: "name a new one" });
-    throw new UserError(`${output} cannot be written: ${message}`, { cause: error });
-  }
 }

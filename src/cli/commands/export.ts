@@ -2,9 +2,10 @@
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { type Command, Option } from "commander";
+import { adapterSpec } from "../../backends/adapter-spec.ts";
 import type { Learner } from "../../backends/engine.ts";
 import { baseModel } from "../../backends/local/models.ts";
-import { adapterSpec, openEngine } from "../../backends/registry/open-engine.ts";
+import { openEngine } from "../../backends/registry/open-engine.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { removeLeftovers, temporaryName } from "../../files/temporary-names.ts";

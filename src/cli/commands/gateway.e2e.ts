@@ -1,18 +1,16 @@
 /** `hone gateway` as a process, with a real model, official clients, and SIGTERM at the end. */
-import { type ChildProcess, execFile, spawn } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
-import { promisify } from "node:util";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { parseLines } from "../../json-lines.fixture.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { runHone, startHone } from "../hone.fixture.ts";
 
-const project = fileURLToPath(new URL("../../..", import.meta.url));
 const root = temporaryFolder("gateway");
 const store = join(root, "traces.db");
-const command = ["--import", "tsx", "src/cli/main.ts"];
 
 let gateway: ChildProcess;
 let said = "";
@@ -25,7 +23,7 @@ beforeAll(async () => {
     ...[`rllm.sdk.store.path=${store}`, "data.max_response_length=24", "data.max_prompt_length=2048"],
     ...["local.device=cpu", "local.dtype=float32", "local.threads=1"],
   ];
-  gateway = spawn(process.execPath, [...command, ...args], { cwd: project });
+  gateway = startHone(args);
   origin = await new Promise((resolve, reject) => {
     for (const stream of [gateway.stdout!, gateway.stderr!]) {
       stream.setEncoding("utf8").on("data", (text: string) => {
@@ -143,12 +141,8 @@ describe("hone gateway", () => {
     const ended = new Promise<unknown>((resolve) => gateway.once("close", (...how) => resolve(how)));
     gateway.kill("SIGTERM");
     expect(await ended, said).toEqual([0, null]);
-    const list = [...command, "traces", "list", "--json", "--store", store];
-    const { stdout } = await promisify(execFile)(process.execPath, list, { cwd: project });
-    const sessions = stdout
-      .trim()
-      .split("\n")
-      .map((line) => JSON.parse(line) as { session: string; calls: number });
+    const { stdout } = runHone(["traces", "list", "--json", "--store", store]);
+    const sessions = parseLines<{ session: string; calls: number }>(stdout);
     expect(Object.fromEntries(sessions.map((each) => [each.session, each.calls]))).toEqual({
       ...{ chat: 6, default: 2, stream: 3, others: 4, anthropic: 2 },
     });

@@ -1,6 +1,6 @@
-import { once } from "node:events";
-import { type AddressInfo, createServer } from "node:net";
+import { createServer } from "node:net";
 import { expect, test, vi } from "vitest";
+import { listen } from "../../http/listen.ts";
 import { runCommandLine } from "../run-command-line.ts";
 
 test.each(["abc", "", "ftp://127.0.0.1", "127.0.0.1:8000", "http://"])(
@@ -36,9 +36,8 @@ test.each(["gateway", "chat", "doctor"])(
 test.each(["rllm.sdk.proxy.port", "rllm.gateway.port"])(
   "hone gateway refuses a port in use and names %s, before it loads a model",
   async (setting) => {
-    const other = createServer().listen(0, "127.0.0.1");
-    await once(other, "listening");
-    const { port } = other.address() as AddressInfo;
+    const other = createServer();
+    const { port } = new URL(await listen(other));
     using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
     expect(await runCommandLine(["gateway", "model.name=./no-such-model", `${setting}=${port}`])).toBe(2);
     other.close();

@@ -1,5 +1,5 @@
 /** `hone import`: writes an experiment of what another system has. */
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { join, relative, resolve } from "node:path";
 import type { Command } from "commander";
 import { openDataset } from "../../data/open-dataset.ts";
@@ -9,6 +9,7 @@ import { writeWhole } from "../../files/durable-files.ts";
 import { makeFolder } from "../../files/make-folder.ts";
 import { importJob } from "../../integrations/openai-rft/import-job.ts";
 import { printableLines } from "../../printable.ts";
+import { readText } from "../options.ts";
 
 interface ImportFlags {
   output: string;
@@ -78,12 +79,7 @@ async function problemOf(file: string, check: (rows: Dataset<unknown>) => void):
 }
 
 function readJson(file: string): unknown {
-  let text: string;
-  try {
-    text = readFileSync(file, "utf8");
-  } catch (cause) {
-    throw new UserError(`${file} cannot be read: ${(cause as Error).message}`, { cause });
-  }
+  const text = readText(file);
   try {
     return JSON.parse(text.replace(/^\uFEFF/, ""));
   } catch (cause) {

@@ -4,10 +4,11 @@ import type { KeyDescription } from "../../config/describe.ts";
 import { composeLightRft, readLightRft } from "../../config/lightrft/compose-lightrft.ts";
 import { flagTable } from "../../config/lightrft/flags.ts";
 import { flagDescriptions, isRequired, isSwitch } from "../../config/lightrft/parse-flags.ts";
+import { printWarnings } from "../../config/warnings.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { UserError } from "../../errors.ts";
+import { checkSettings } from "../../support/check-support.ts";
 import { strict } from "../options.ts";
-import { printWarnings } from "../print-warnings.ts";
 import { runScript } from "../run-script.ts";
 import { isSpareCopy } from "../torchrun.ts";
 
@@ -55,7 +56,9 @@ async function lightRftCommand(words: readonly string[], { dryRun = false, stric
     });
   }
   const composed = composeLightRft(command);
-  if (printWarnings(composed)) process.exitCode = 2;
+  const { warnings, isRefused } = checkSettings(composed, { dryRun: true });
+  printWarnings(warnings);
+  if (isRefused) process.exitCode = 2;
   process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true }).trimEnd()}\n`);
 }
 

@@ -1,12 +1,14 @@
 // Slow: uploads whole checkpoints.
+
 import { execFile } from "node:child_process";
 import { createHash } from "node:crypto";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, describe, expect, test } from "vitest";
+import { listen } from "../../http/listen.ts";
+import { parseLines } from "../../json-lines.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 
 const folder = temporaryFolder("push");
@@ -60,18 +62,12 @@ const server = createServer(async (request, response) => {
     return send(200, {});
   }
   if (url.includes("/commit/")) {
-    seen.commits.push(
-      String(body)
-        .trim()
-        .split("\n")
-        .map((line) => JSON.parse(line)),
-    );
+    seen.commits.push(parseLines(String(body)));
     return send(200, { success: true, commitOid: "abc", commitUrl: `${base}/me/model/commit/abc`, hookOutput: "" });
   }
   return send(404, { error: url });
 });
-await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-const base = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+const base = await listen(server);
 afterAll(() => server.close());
 
 const main = fileURLToPath(new URL("../main.ts", import.meta.url));

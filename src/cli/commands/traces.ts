@@ -1,5 +1,4 @@
 /** `hone traces`: lists, shows and exports the model calls that the gateway recorded, or that OpenTelemetry exported. */
-import { readFileSync, writeFileSync } from "node:fs";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { describeContent } from "../../chat/images/content.ts";
 import type { ChatMessage } from "../../chat/messages.ts";
@@ -12,9 +11,9 @@ import type { SessionSummary, Trace } from "../../gateway/traces/types.ts";
 import { printable, printableJson, printableLines } from "../../printable.ts";
 import type { Choice } from "../../supervised/choose-attempts.ts";
 import { selectTraces } from "../../supervised/select-traces.ts";
-import { choiceOptions, conditionHelp, describeCounts, heldOutput } from "../choice-options.ts";
+import { choiceOptions, conditionHelp, describeCounts, heldOutput, writeLines } from "../choice-options.ts";
 import { loadSpanFilter, spanFilterHelp } from "../load-span-filter.ts";
-import { wholeNumber } from "../options.ts";
+import { readText, wholeNumber } from "../options.ts";
 
 interface StoreFlags {
   store?: string;
@@ -133,47 +132,33 @@ interface ExportFlags extends FilterFlags, Partial<Choice> {
 function exportCommand(flags: ExportFlags): void {
   const { as, output } = flags;
   withStore(flags, (store) => {
+    const held = heldOutput(flags);
     const choice = choiceIn(flags);
-    if (as !== "pairs" && choice === undefined)
-      return writeLines([...exportTraces(store, as, toFilter(flags))], output);
+    if (as !== "pairs" && choice === undefined) return write([...exportTraces(store, as, toFilter(flags))], output);
     if (as !== "sft" && as !== "pairs") {
       throw new UserError(`--as ${as} exports every session, so --select and its options do not apply`, {
         hint: "use --as sft or --as pairs",
       });
     }
     const { train, validation, counts } = selectTraces(store, toFilter(flags), choice ?? { select: "all" }, as);
-    writeLines(train, output);
-    if (output !== undefined && choice?.valFraction) writeLines(validation, heldOutput(output));
+    write(train, output);
+    if (held !== undefined) write(validation, held);
     process.stderr.write(`${describeCounts(counts, "sessions")}\n`);
   });
 }
 
 /** Undefined: every session is exported, also without a reward. */
-function choiceIn({ filter, select, maxPerTask, dedup, valFraction, output }: ExportFlags): Choice | undefined {
+function choiceIn({ filter, select, maxPerTask, dedup, valFraction }: ExportFlags): Choice | undefined {
   const given = Object.entries({ filter, select, maxPerTask, dedup, valFraction }).filter(
     ([, value]) => value !== undefined,
   );
   if (given.length === 0) return undefined;
-  if (valFraction && output === undefined) {
-    throw new UserError("--val-fraction writes to a second place, so it needs --output");
-  }
   return { select: "all", ...Object.fromEntries(given) };
 }
 
-function writeLines(values: readonly unknown[], output: string | undefined): void {
-  const lines = values.map((value) => printableJson(JSON.stringify(value)));
-  if (output === undefined) {
-    print(lines);
-    return;
-  }
-  try {
-    writeFileSync(output, lines.map((line) => `${line}\n`).join(""), { flag: "wx" });
-  } catch (error) {
-    const { code, message } = error as NodeJS.ErrnoException;
-    if (code === "EEXIST") throw new UserError(`${output} already exists`, { hint: "name a new file" });
-    throw new UserError(`${output} cannot be written: ${message}`, { cause: error });
-  }
-  print([`${lines.length} lines written to ${output}`]);
+function write(values: readonly unknown[], output: string | undefined): void {
+  const written = writeLines(values, output, "name a new file");
+  if (written !== "") print([written]);
 }
 
 async function importCommand(file: string, flags: StoreFlags & { project: string; filter?: string }): Promise<void> {
@@ -202,12 +187,7 @@ async function importCommand(file: string, flags: StoreFlags & { project: string
 }
 
 function readExports(file: string): unknown[] {
-  let text: string;
-  try {
-    text = readFileSync(file, "utf8");
-  } catch (cause) {
-    throw new UserError(`${file} cannot be read: ${(cause as Error).message}`, { cause });
-  }
+  const text = readText(file);
   try {
     const value: unknown = JSON.parse(text);
     return Array.isArray(value) ? value : [value];

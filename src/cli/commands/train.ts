@@ -2,24 +2,17 @@
 import { dirname, resolve } from "node:path";
 import { type Command, Option } from "commander";
 import type { ComposedConfig } from "../../config/compose.ts";
-import { warningLine } from "../../config/warnings.ts";
+import { printWarnings } from "../../config/warnings.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { UserError } from "../../errors.ts";
 import type { Launch } from "../../trainer/launch.ts";
+import { type LaunchFlags, launchOf } from "../launch-of.ts";
 import { multirun } from "../multirun.ts";
 import { configFiles, overrides } from "../options.ts";
 import { runScript } from "../run-script.ts";
 import { isSpareCopy, torchrunOverrides } from "../torchrun.ts";
-import { viewBeside } from "../view-beside.ts";
 
-interface TrainFlags {
-  config?: string[];
-  resume?: string;
-  checkpoint?: string;
-  from?: string;
-  dryRun?: boolean;
-  explain?: string | true;
-  view?: boolean;
+interface TrainFlags extends LaunchFlags {
   multirun?: boolean;
   cfg?: "job";
   resolve?: boolean;
@@ -70,48 +63,24 @@ Examples:
 async function trainCommand(script: string, own: string[], flags: TrainFlags): Promise<void> {
   if (isSpareCopy()) return;
   const overrides = [...torchrunOverrides(), ...own];
-  const {
-    cfg,
-    resolve: resolved = false,
-    explain,
-    resume,
-    checkpoint,
-    from,
-    dryRun = false,
-    config: files = [],
-  } = flags;
+  const { cfg, resolve: resolved = false } = flags;
   if (resolved && cfg === undefined) throw new UserError("--resolve requires --cfg job");
   if (flags.view && flags.multirun) throw new UserError("--view shows one run; use hone view runs with --multirun");
   const search = searchOf(script, flags);
   if (flags.multirun || overrides.includes("hydra.mode=MULTIRUN")) {
-    process.exitCode = await multirun(script, overrides, {
-      resume,
-      checkpoint,
-      from,
-      dryRun,
-      cfg,
-      resolved,
-      files,
-      search,
-    });
+    const { resume, checkpoint, from, dryRun = false, config: files = [] } = flags;
+    const options = { resume, checkpoint, from, dryRun, cfg, resolved, files, search };
+    process.exitCode = await multirun(script, overrides, options);
     return;
   }
-  const launch: Launch = { script, overrides, search, files, dryRun };
-  if (cfg !== undefined) launch.inspect = (composed) => printJob(composed, resolved);
-  if (explain !== undefined) {
-    const { printConfig } = await import("../print-config.ts");
-    launch.inspect = (composed, facts) => printConfig(composed, "yaml", explain, facts);
-  }
-  if (flags.view) launch.onBegin = viewBeside;
-  if (resume !== undefined) launch.resume = resume;
-  if (checkpoint !== undefined) launch.checkpoint = checkpoint;
-  if (from !== undefined) launch.from = from;
+  const launch = { script, search, ...launchOf(overrides, flags) };
+  if (cfg !== undefined) launch.inspect ??= (composed) => printJob(composed, resolved);
   await runScript(script, launch);
 }
 
 /** `--cfg job`: the configuration with its references, or with their values. */
 function printJob(composed: ComposedConfig, resolved: boolean): void {
-  for (const warning of composed.warnings) process.stderr.write(`${warningLine(warning)}\n`);
+  printWarnings(composed.warnings);
   process.stdout.write(toYaml(resolved ? composed.stored : composed.unresolved, new Map(), { unresolved: true }));
 }
 

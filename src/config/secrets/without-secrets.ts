@@ -7,6 +7,7 @@ import { maskUrls, maskUrlsIn } from "../../mask-urls.ts";
 import { configKeys } from "../describe.ts";
 import { mayRefer } from "../hydra/parse-reference.ts";
 import { childOf, type MapNode, type Node, plain } from "../tree/node.ts";
+import { valueAt } from "../tree/value-at.ts";
 import { escapeReferences } from "../yaml/to-yaml.ts";
 
 /** Replaces a secret given as plain text. Code that needs the secret rejects this value. */
@@ -75,11 +76,10 @@ export function shownValue(value: unknown, masks: ReadonlyMap<string, string>, k
 /** Masks the secrets of a tree and leaves its references unchanged. */
 export function maskLiterals(tree: Record<string, unknown>): Record<string, unknown> {
   for (const { key } of secretKeys) {
-    const names = key.split(".");
-    const last = names.pop() ?? "";
-    const section = names.reduce<unknown>((at, name) => (at as Record<string, unknown> | undefined)?.[name], tree);
-    const at = section as Record<string, unknown> | undefined;
-    if (at !== undefined && Object.hasOwn(at, last) && isGivenValue(key, at[last])) at[last] = maskedSecret;
+    const dot = key.lastIndexOf(".");
+    const section = dot < 0 ? tree : (valueAt(tree, key.slice(0, dot)) as Record<string, unknown> | undefined);
+    const last = key.slice(dot + 1);
+    if (section && Object.hasOwn(section, last) && isGivenValue(key, section[last])) section[last] = maskedSecret;
   }
   return maskUrlsIn(tree) as Record<string, unknown>;
 }

@@ -3,7 +3,7 @@ import { ModelCallError, RolloutEnded } from "../../agents/control-flow.ts";
 import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import { type ChatMessage, toMessage } from "../../chat/messages.ts";
 import type { Chat } from "../../chat/types.ts";
-import { UserError } from "../../errors.ts";
+import { messageOf, UserError } from "../../errors.ts";
 import { isStored } from "../../images/load-image.ts";
 import type { Generated, GenerateParams, GenerateRequest } from "../../rollout/session/types.ts";
 import { GatewayError } from "../requests/gateway-error.ts";
@@ -124,7 +124,7 @@ function withoutOwnSampling(params: GenerateParams, notices: Notices): GenerateP
 
 export function toGatewayError(error: unknown): GatewayError {
   if (error instanceof GatewayError) return error;
-  const message = error instanceof Error ? error.message : String(error);
+  const message = messageOf(error);
   if (error instanceof RolloutEnded) return new GatewayError("prompt_too_long", message, { cause: error });
   // The engine (behind a ModelCallError) or the template refuses this request.
   const { cause } = error instanceof ModelCallError ? error : {};
@@ -170,7 +170,7 @@ function toTrace(
     startedMs,
     latencyMs,
     status,
-    error: "problem" in outcome ? errorText(outcome.problem) : null,
+    error: "problem" in outcome ? messageOf(outcome.problem) : null,
     stopReason: generated?.stopReason ?? null,
     policyVersion: generated?.policyVersion ?? null,
     messages: status === "refused" ? beginning(messages) : messages,
@@ -198,8 +198,6 @@ function shortMessages(prompt: ModelCall["prompt"]): readonly ChatMessage[] | nu
     return { ...message, content };
   });
 }
-
-const errorText = (problem: unknown) => (problem instanceof Error ? problem.message : String(problem));
 
 const maxRefused = 10_000;
 

@@ -3,6 +3,7 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import { promisify } from "node:util";
 import { gunzip } from "node:zlib";
 import { giveBackAbortController, takeAbortController } from "../../concurrency/abort-controllers.ts";
+import { messageOf } from "../../errors.ts";
 import { parseObject } from "../../http/parse-object.ts";
 import { isJsonType } from "../../http/web-guard.ts";
 import { type ErrorShape, GatewayError } from "./gateway-error.ts";
@@ -154,7 +155,7 @@ async function readObject(request: IncomingMessage): Promise<Record<string, unkn
   try {
     return parseObject(text);
   } catch (error) {
-    throw new GatewayError("invalid_request", error instanceof Error ? error.message : String(error));
+    throw new GatewayError("invalid_request", messageOf(error));
   }
 }
 

@@ -1,4 +1,5 @@
 /** Sessions for a gateway without a run: the first call to a name opens its session. */
+import { ownDistribution } from "../../backends/sampling-params.ts";
 import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import type { Chat } from "../../chat/types.ts";
 import { deriveSeed } from "../../random.ts";
@@ -26,7 +27,7 @@ export function policySessions(options: PolicySessionsOptions) {
     chat,
     ...(vision === undefined ? {} : { vision }),
     limits,
-    defaults: { temperature: 1, topP: 1, topK: -1, minP: 0, ...defaults },
+    defaults: { ...ownDistribution, ...defaults },
     seedFor: ({ taskId, attempt, turn }) => deriveSeed(seed, "gateway", taskId, attempt, turn),
     // Calls are independent: waiting for others would gain nothing.
     flushMs: 0,

@@ -3,7 +3,7 @@ import { closeSync, existsSync, openSync, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import Database from "libsql";
-import { HoneError, UserError } from "../../errors.ts";
+import { HoneError, messageOf, UserError } from "../../errors.ts";
 import { makePrivate } from "../../files/durable-files.ts";
 import { makeFolder } from "../../files/make-folder.ts";
 
@@ -63,8 +63,7 @@ export function openTraceDatabase(path: string, { create }: { create: boolean })
     return database;
   } catch (error) {
     if (error instanceof HoneError) throw error;
-    const reason = error instanceof Error ? error.message : String(error);
-    throw new UserError(`the trace store ${file} cannot be opened: ${reason}`, {
+    throw new UserError(`the trace store ${file} cannot be opened: ${messageOf(error)}`, {
       hint: "use another file with rllm.sdk.store.path (or --store)",
       cause: error,
     });

@@ -1,10 +1,10 @@
-import { spawnSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { runHone } from "../../cli/hone.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { testGateway } from "../open-gateway.fixture.ts";
 import { exportTraces } from "./export-traces.ts";
@@ -319,13 +319,8 @@ test("hone traces import reads a file through a filter", () => {
     join(folder, "filter.ts"),
     "export default (trace: { model: string }) => ({ ...trace, model: 'hidden' });",
   );
-  const main = fileURLToPath(new URL("../../cli/main.ts", import.meta.url));
   const store = join(folder, "traces.db");
-  const hone = (...args: string[]) =>
-    spawnSync(process.execPath, ["--import", "tsx", main, "traces", ...args, "--store", store], {
-      encoding: "utf8",
-      cwd: fileURLToPath(new URL("../../..", import.meta.url)),
-    });
+  const hone = (...args: string[]) => runHone(["traces", ...args, "--store", store]);
   const imported = hone("import", join(folder, "spans.jsonl"), "--filter", join(folder, "filter.ts"));
   expect([imported.status, imported.stderr, imported.stdout]).toEqual([
     0,

@@ -4,7 +4,7 @@
  */
 import { normalizeContent } from "../../chat/images/content.ts";
 import type { ChatMessage, ImagePart, TextMessage, TextPart, ToolCall, ToolDefinition } from "../../chat/messages.ts";
-import { UserError } from "../../errors.ts";
+import { messageOf, UserError } from "../../errors.ts";
 import { isObject } from "../../is-object.ts";
 import { own } from "../../own.ts";
 import { mean } from "../../statistics.ts";
@@ -89,7 +89,7 @@ async function filtered(trace: Trace, filter: TraceFilter): Promise<Trace | unde
   try {
     kept = await filter(trace);
   } catch (cause) {
-    throw new UserError(`the span filter failed: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+    throw new UserError(`the span filter failed: ${messageOf(cause)}`, { cause });
   }
   if (kept === null || kept === undefined) return undefined;
   if (!isObject(kept) || kept.id !== trace.id || kept.session !== trace.session) {

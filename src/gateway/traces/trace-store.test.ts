@@ -1,12 +1,11 @@
 // Slow: processes are killed.
 import { execFileSync, spawn } from "node:child_process";
-import { chmodSync, mkdtempSync, readdirSync, statSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { chmodSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { beforeEach, describe, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
-import { removeFolder, temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { temporaryFolder, testFolder } from "../../temporary-folder.fixture.ts";
 import { openTraceDatabase } from "./database.ts";
 import { openTraceStore } from "./open-trace-store.ts";
 import { listSessions } from "./trace-reader.ts";
@@ -14,9 +13,8 @@ import type { Trace, TraceSession } from "./types.ts";
 
 let folder: string;
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), "hone-traces-"));
+  folder = testFolder("traces");
 });
-afterEach(() => removeFolder(folder));
 
 const trace = (id: string, more: Partial<Trace> = {}): Trace => ({
   id,

@@ -4,6 +4,7 @@
  */
 import { createRequire } from "node:module";
 import { Worker } from "node:worker_threads";
+import { messageOf } from "../../errors.ts";
 import type { TraceDatabase } from "./database.ts";
 import type { Trace, TraceSession } from "./types.ts";
 
@@ -57,8 +58,7 @@ export function createTraceWriter(
 
   function lose(count: number, error: unknown): void {
     counts.lost += count;
-    const reason = error instanceof Error ? error.message : String(error);
-    onProblem(`${count} traces could not be written and are lost: ${reason}`);
+    onProblem(`${count} traces could not be written and are lost: ${messageOf(error)}`);
   }
 
   function flush(): void {

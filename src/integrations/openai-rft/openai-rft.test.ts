@@ -1,13 +1,13 @@
 // Slow: Python graders in sandboxes, and a dry run.
-import { spawnSync } from "node:child_process";
+
 import { readFileSync, writeFileSync } from "node:fs";
 import { createServer, type IncomingMessage } from "node:http";
-import type { AddressInfo } from "node:net";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import fc from "fast-check";
 import { afterAll, describe, expect, test } from "vitest";
+import { runHone } from "../../cli/hone.fixture.ts";
 import { fromRows } from "../../data/from-rows.ts";
+import { listen } from "../../http/listen.ts";
 import { openSandbox } from "../../rewards/sandbox/open-sandbox.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { openaiRft } from "./experiment.ts";
@@ -30,9 +30,8 @@ describe("graders of servers and in Python", () => {
       response.writeHead(200, { "content-type": "application/json" });
       response.end(JSON.stringify(answer(bodies.at(-1)!, request)));
     });
-    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
     open.push(server);
-    return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, bodies };
+    return { url: await listen(server), bodies };
   }
   const completion = (content: string) => ({ choices: [{ message: { role: "assistant", content } }] });
 
@@ -275,7 +274,6 @@ test("any formula is a number, or refused with a sentence", () => {
 
 describe("hone import rft", () => {
   const folder = temporaryFolder("rft");
-  const main = fileURLToPath(new URL("../../cli/main.ts", import.meta.url));
   const job = {
     model: "o4-mini",
     training_file: "file-1",
@@ -321,19 +319,9 @@ describe("hone import rft", () => {
       join(folder, "data.jsonl"),
       Array.from({ length: 16 }, () => `${JSON.stringify({ messages: user, answer: "a" })}\n`).join(""),
     );
-    const hone = (...args: string[]) =>
-      spawnSync(process.execPath, ["--import", "tsx", main, ...args], {
-        encoding: "utf8",
-        cwd: fileURLToPath(new URL("../../..", import.meta.url)),
-      });
-    const imported = hone(
-      "import",
-      "rft",
-      join(folder, "job.json"),
-      join(folder, "data.jsonl"),
-      "-o",
-      join(folder, "out"),
-    );
+    const importing = () =>
+      runHone(["import", "rft", join(folder, "job.json"), join(folder, "data.jsonl"), "-o", join(folder, "out")]);
+    const imported = importing();
     expect([imported.status, imported.stderr]).toEqual([0, ""]);
     for (const part of [
       "image_tag of code",
@@ -348,17 +336,10 @@ describe("hone import rft", () => {
     expect(written).toContain("total_epochs: 2");
     expect(written).toContain('reasoningEffort: "low"');
     expect(readFileSync(join(folder, "out", "grader.py"), "utf8")).toBe("def grade(sample, item):\n    return 1.0\n");
-    const dry = hone("train", join(folder, "out", "train.ts"), "--dry-run", "local.device=cpu");
+    const dry = runHone(["train", join(folder, "out", "train.ts"), "--dry-run", "local.device=cpu"]);
     expect([dry.status, dry.stderr]).toEqual([0, expect.any(String)]);
     expect(dry.stdout).toContain("train_batch_size: 16");
-    const again = hone(
-      "import",
-      "rft",
-      join(folder, "job.json"),
-      join(folder, "data.jsonl"),
-      "-o",
-      join(folder, "out"),
-    );
+    const again = importing();
     expect([again.status, again.stderr]).toEqual([2, expect.stringContaining("already exists")]);
   }, 180_000);
 

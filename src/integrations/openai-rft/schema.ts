@@ -124,11 +124,11 @@ export type SingleGrader = z.output<typeof single>;
 export type ParsedGrader = z.output<typeof graderSchema>;
 
 /** @throws UserError that names the field */
-export function parseGrader(value: unknown, where = "the grader"): ParsedGrader {
+export function parseGrader(value: unknown): ParsedGrader {
   const parsed = graderSchema.safeParse(value);
   if (parsed.success) return parsed.data;
   const problems = parsed.error.issues.flatMap((issue) => describe(issue, []));
-  throw new UserError(`${where}: ${[...new Set(problems)].slice(0, 5).join("; ")}`, {
+  throw new UserError(`the grader: ${[...new Set(problems)].slice(0, 5).join("; ")}`, {
     hint: "grader files: docs/guide/openai-rft.md lists what is read",
   });
 }

@@ -3,7 +3,7 @@ import { setMaxListeners } from "node:events";
 import { ModelCallError, RolloutEnded } from "../../agents/control-flow.ts";
 import type { GatewayAccess, Workflow } from "../../agents/types.ts";
 import type { Task } from "../../data/task.ts";
-import { UserError } from "../../errors.ts";
+import { messageOf, UserError } from "../../errors.ts";
 import { deriveSeed, uniforms } from "../../random.ts";
 import type { Failure } from "../../trajectories/types.ts";
 import type { SamplingClient } from "../session/sampling-client.ts";
@@ -168,7 +168,7 @@ const isAgentError = ({ kind }: Failure, error: unknown) => (kind === "model" ||
  */
 function behind(error: unknown, { problems, lastProblem, stage }: RolloutSession): unknown {
   if (stage === "reward" || error instanceof ModelCallError || error instanceof RolloutEnded) return error;
-  const messages = causes(error).map((each) => (each instanceof Error ? each.message : String(each)));
+  const messages = causes(error).map(messageOf);
   const repeated = problems.findLast(({ message }) => messages.some((text) => text.includes(message)));
   return repeated ?? lastProblem ?? error;
 }

@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { z } from "zod";
 import { defineTool } from "../../agents/define-tool.ts";
 import { useTools } from "../../agents/use-tools.ts";
+import { ownDistribution } from "../../backends/sampling-params.ts";
 import { lines, type Script, scriptedSampler } from "../../testing/scripted-sampler.ts";
 import { runRollouts } from "../run-rollouts.ts";
 import { createSamplingClient, rolloutSeed } from "./sampling-client.ts";
@@ -14,7 +15,7 @@ function clientWith(script: Script) {
   const client = createSamplingClient({
     sampler,
     chat,
-    defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+    defaults: ownDistribution,
     limits: { maxPromptLength: 1000, maxResponseLength: 1000 },
     seedFor: rolloutSeed(1, 2),
     flushMs: 1e6,

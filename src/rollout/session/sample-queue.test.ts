@@ -1,6 +1,7 @@
 import { setImmediate } from "node:timers/promises";
 import { expect, test } from "vitest";
 import type { Sample, SampleOptions, SampleRequest } from "../../backends/engine.ts";
+import { plainParams } from "../../backends/sampling-params.ts";
 import { createSampleQueue } from "./sample-queue.ts";
 
 const never = new AbortController().signal;
@@ -48,7 +49,7 @@ function handEngine() {
 
 const request = (prompt: number): SampleRequest => ({
   prompt: Int32Array.of(prompt),
-  params: { maxTokens: 1, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], seed: 0 },
+  params: plainParams,
 });
 /** Runs what is due at once, but not the 20 ms timer. */
 const soon = async () => {

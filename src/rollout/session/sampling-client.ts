@@ -5,7 +5,7 @@ import type { SampleRequest } from "../../backends/engine.ts";
 import { type Conversation, openConversation } from "../../chat/conversations/conversation.ts";
 import { toMessage } from "../../chat/messages.ts";
 import { abortedByEither } from "../../concurrency/abort-controllers.ts";
-import { HoneError } from "../../errors.ts";
+import { HoneError, messageOf } from "../../errors.ts";
 import { deriveSeed } from "../../random.ts";
 import { continues } from "../../trajectories/to-sequences.ts";
 import { labelOf, type RecordedCall, toTrajectories } from "../to-episode.ts";
@@ -199,7 +199,7 @@ function openSession(
       }
       return generated;
     } catch (error) {
-      const text = error instanceof Error ? error.message : String(error);
+      const text = messageOf(error);
       report({ state: "unanswered", call: turn, message: text, ...queued() });
       const problem = new ModelCallError(`model call ${turn + 1} failed: ${text}`, { cause: error });
       if (!stop.aborted) throw problem;

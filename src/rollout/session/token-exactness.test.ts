@@ -4,6 +4,7 @@ import { fileURLToPath } from "node:url";
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { Sample, SampleRequest } from "../../backends/engine.ts";
+import { ownDistribution } from "../../backends/sampling-params.ts";
 import { type LoadChatOptions, loadChat } from "../../chat/chat.ts";
 import { textOf as contentText } from "../../chat/images/content.ts";
 import type { ChatMessage, ToolCall, ToolDefinition } from "../../chat/messages.ts";
@@ -110,7 +111,7 @@ async function play(model: (typeof models)[number], turns: readonly Turn[]) {
   const client = createSamplingClient({
     sampler: { sample },
     chat,
-    defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+    defaults: ownDistribution,
     limits: { maxPromptLength: 1e6, maxResponseLength: 1e6 },
     seedFor: () => 0,
     flushMs: 0,

@@ -2,7 +2,8 @@ import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
 import type { Engine, Learner } from "../../backends/engine.ts";
-import { type TestClient, temporaryFolder, testClient, tinyEngine } from "../client.fixture.ts";
+import { testFolder } from "../../temporary-folder.fixture.ts";
+import { type TestClient, testClient, tinyEngine } from "../client.fixture.ts";
 
 let client: TestClient;
 afterEach(() => client.dispose());
@@ -68,7 +69,7 @@ test("an uploaded adapter becomes a checkpoint that is listed and loaded", async
 });
 
 test("an upload that is incomplete or does not fit is refused, and may be corrected", async () => {
-  const folder = temporaryFolder();
+  const folder = testFolder("serve");
   client = await testClient({ folder, engines: [{ names: ["tabular"], engine: adopting().engine }] });
   const { upload_id, urls } = await start();
   expect(await finish(upload_id)).toMatchObject([
@@ -98,7 +99,7 @@ test("an upload that is incomplete or does not fit is refused, and may be correc
 });
 
 test("an upload that is not finished is dropped after two hours", async () => {
-  const folder = temporaryFolder();
+  const folder = testFolder("serve");
   let now = new Date();
   client = await testClient({ folder, now: () => now });
   const { upload_id, urls } = await start();

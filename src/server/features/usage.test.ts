@@ -1,14 +1,9 @@
 import { afterEach, expect, test } from "vitest";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
-import { adam, type TestClient, temporaryFolder, testClient } from "../client.fixture.ts";
+import { testFolder } from "../../temporary-folder.fixture.ts";
+import { adam, type TestClient, testClient } from "../client.fixture.ts";
 
 let client: TestClient;
-let folder: string | undefined;
-afterEach(async () => {
-  await client.dispose();
-  if (folder !== undefined) removeFolder(folder);
-  folder = undefined;
-});
+afterEach(() => client.dispose());
 
 type Json = Record<string, unknown>;
 const get = async (path: string): Promise<Json> =>
@@ -16,8 +11,8 @@ const get = async (path: string): Promise<Json> =>
 
 test("usage is counted in tokens, checkpoints and byte-hours by hour, session and model, and outlives the server", async () => {
   let now = new Date("2026-01-31T22:59:00Z");
-  folder = temporaryFolder();
-  const open = async () => testClient({ folder: folder!, now: () => now });
+  const folder = testFolder("serve");
+  const open = async () => testClient({ folder, now: () => now });
   client = await open();
   const { session, id } = await client.model();
   await client.cross(id, 1);

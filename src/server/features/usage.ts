@@ -6,6 +6,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Hono } from "hono";
 import { z } from "zod";
+import { append } from "../../append.ts";
 import { RunError } from "../../errors.ts";
 import { writeWhole } from "../../files/durable-files.ts";
 import { makeFolder } from "../../files/make-folder.ts";
@@ -119,7 +120,7 @@ function grouped<K>(checkpoints: readonly CheckpointRecord[], keyOf: (checkpoint
   const groups = new Map<K, CheckpointRecord[]>();
   for (const checkpoint of checkpoints) {
     const key = keyOf(checkpoint);
-    groups.set(key, [...(groups.get(key) ?? []), checkpoint]);
+    append(groups, key, checkpoint);
   }
   return groups;
 }

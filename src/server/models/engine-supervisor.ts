@@ -1,7 +1,7 @@
 /** Restarts an engine that has died. Its policies are gone: their owners see another number of `deaths` and open new ones. */
 import type { Engine, Policy } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
-import { UserError } from "../../errors.ts";
+import { messageOf, UserError } from "../../errors.ts";
 
 export interface SupervisorOptions {
   /** Without it a dead engine stays dead. */
@@ -34,8 +34,7 @@ export function superviseEngine(first: Engine, options: SupervisorOptions = {}) 
         watch(engine);
         return engine;
       } catch (cause) {
-        const text = cause instanceof Error ? cause.message : String(cause);
-        const error = new EngineDied(`its restart failed: ${text}`, { cause });
+        const error = new EngineDied(`its restart failed: ${messageOf(cause)}`, { cause });
         earlyDeaths++;
         lost = stopped || cause instanceof UserError || earlyDeaths >= restartLimit.earlyDeaths;
         if (!stopped) onDeath?.(error, !lost);

@@ -1,6 +1,6 @@
 /** Long operations and their results: each gets an id immediately, and clients poll for its result. */
 import { Notifier } from "../../concurrency/notifier.ts";
-import { HoneError, UserError } from "../../errors.ts";
+import { HoneError, messageOf, UserError } from "../../errors.ts";
 import { type Failure, NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
 import { clipped } from "../http-error.ts";
 
@@ -31,7 +31,7 @@ interface Future {
 
 /** @param phrase rewrites texts for clients */
 export function describeFailure(error: unknown, phrase: (text: string) => string = (text) => text): Failure {
-  const text = error instanceof Error ? error.message : String(error);
+  const text = messageOf(error);
   const user = error instanceof UserError;
   // Only the first line of a server's error is for clients: a worker's last output or a traceback may follow.
   const message = clipped(phrase(user ? text : text.split("\n", 1).join()));

@@ -1,5 +1,5 @@
 /** Starts operations behind futures: logged, counted, and for a model in the order of its requests. */
-import { HoneError } from "../../errors.ts";
+import { HoneError, messageOf } from "../../errors.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
 import type { LiveModel } from "../models/live-models.ts";
@@ -31,7 +31,7 @@ export function createOperations({ futures, log, metrics, boot, now }: ServerCon
         if (kind !== "sample") log.info(owner, `${kind}${details}, ${seconds} s`);
         return result;
       } catch (error) {
-        const [first = "", ...rest] = (error instanceof Error ? error.message : String(error)).split("\n");
+        const [first = "", ...rest] = messageOf(error).split("\n");
         if (error instanceof HoneError && error.details) rest.push(error.details);
         log.warn(owner, `${kind}${details} failed: ${first}`, rest.length === 0 ? undefined : rest.join("\n"));
         throw error;

@@ -3,6 +3,7 @@
  * Neither kind of work keeps the other waiting for long.
  */
 import { setTimeout as sleep } from "node:timers/promises";
+import { append } from "../../append.ts";
 
 export interface SchedulerOptions {
   /** The most sequences that are sampled at the same time. */
@@ -27,9 +28,7 @@ function turnQueue() {
     },
     push(owner: string, job: Job) {
       rows += job.rows;
-      const queue = queues.get(owner);
-      if (queue) queue.push(job);
-      else queues.set(owner, [job]);
+      append(queues, owner, job);
     },
     /** The first job of the owner whose turn it is, if `fits`; that owner then goes to the end. */
     take(fits: (job: Job) => boolean): Job | undefined {

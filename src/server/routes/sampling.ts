@@ -138,10 +138,7 @@ async function* answerLines(
     const result = await futures.collect(id, waitMs, signal);
     if (result !== "pending") ready.push({ index, ...describe(result) });
   });
-  Promise.all(collections).then(
-    () => ready.end(),
-    (error: unknown) => ready.fail(error),
-  );
+  ready.endWith(Promise.all(collections));
   for await (const first of ready) {
     const lines = [first, ...ready.takeAll()].map((line) => `${JSON.stringify(line)}\n`);
     yield Buffer.from(lines.join(""));

@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
 import type { Sample, SampleRequest, Sampler } from "../../backends/engine.ts";
+import { plainParams } from "../../backends/sampling-params.ts";
 import { createSampleGatherer } from "./gather-samples.ts";
 
-const params = { maxTokens: 1, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [] };
 const requestsOf = (...seeds: number[]): SampleRequest[] =>
-  seeds.map((seed) => ({ prompt: Int32Array.of(1), params: { ...params, seed } }));
+  seeds.map((seed) => ({ prompt: Int32Array.of(1), params: { ...plainParams, seed } }));
 
 /** Answers with each request's seed, the last request first; notes the seeds of each call. */
 function samplerOf(fails: (seeds: readonly number[]) => boolean = () => false) {

@@ -3,6 +3,7 @@
  * in the client's own process. Otherwise it would begin with a part, and the others would join at later tokens.
  */
 import { setMaxListeners } from "node:events";
+import { append } from "../../append.ts";
 import type { Sample, SampleRequest, Sampler } from "../../backends/engine.ts";
 import { RunError } from "../../errors.ts";
 
@@ -44,9 +45,7 @@ export function createSampleGatherer() {
             for (const calls of byOwner.values()) void run(sampler, calls);
           });
         }
-        const calls = byOwner.get(owner);
-        if (calls) calls.push(call);
-        else byOwner.set(owner, [call]);
+        append(byOwner, owner, call);
       }),
   };
 }

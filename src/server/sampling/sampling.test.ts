@@ -1,19 +1,16 @@
 // Slow: many servers with a journal each.
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
+import { testFolder } from "../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
-import { adam, samplesOf, type TestClient, temporaryFolder, testClient, tinyEngine } from "../client.fixture.ts";
+import { adam, samplesOf, type TestClient, testClient, tinyEngine } from "../client.fixture.ts";
 
 let client: TestClient;
 let folder: string;
 beforeEach(async () => {
-  folder = temporaryFolder();
+  folder = testFolder("serve");
   client = await testClient({ folder });
 });
-afterEach(async () => {
-  await client.dispose();
-  removeFolder(folder);
-});
+afterEach(() => client.dispose());
 
 type Json = Record<string, unknown>;
 const prompt = (tokens: number[]) => ({ chunks: [{ type: "encoded_text", tokens }] });

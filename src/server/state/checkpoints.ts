@@ -1,5 +1,5 @@
 /** Finds and expires checkpoints. A checkpoint is a record that names a folder of weights. */
-import { UserError } from "../../errors.ts";
+import { messageOf, UserError } from "../../errors.ts";
 import {
   checkpointKinds,
   formatTinkerPath,
@@ -54,7 +54,7 @@ export function checkpointAt(
   try {
     return requireCheckpoint(context, `tinker://${run}/${kind}/${name}`);
   } catch (cause) {
-    throw new HttpError(404, cause instanceof Error ? cause.message : String(cause), { cause });
+    throw new HttpError(404, messageOf(cause), { cause });
   }
 }
 

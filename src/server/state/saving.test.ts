@@ -2,19 +2,16 @@
 import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
-import { adam, type TestClient, temporaryFolder, testClient } from "../client.fixture.ts";
+import { testFolder } from "../../temporary-folder.fixture.ts";
+import { adam, type TestClient, testClient } from "../client.fixture.ts";
 
 let client: TestClient;
 let folder: string;
 beforeEach(async () => {
-  folder = temporaryFolder();
+  folder = testFolder("serve");
   client = await testClient({ folder });
 });
-afterEach(async () => {
-  await client.dispose();
-  removeFolder(folder);
-});
+afterEach(() => client.dispose());
 
 /** Ends the server as a kill does, and starts another on the same folder. */
 async function restart(more = {}) {

@@ -1,7 +1,8 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { madeUpSequences, plainDescent } from "../../../conformance/tools.ts";
-import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
+import type { PolicyLossOptions } from "../../algorithms/policy-loss/loss-choice.ts";
+import { policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
 import type { Policy } from "../../backends/engine.ts";

@@ -1,14 +1,9 @@
 /** Settings that have no effect unless other settings, the machine or the script allow it. */
 import type { PolicyLossDefinition } from "../../algorithms/losses/definition.ts";
 import { namedLosses, type PolicyLossName } from "../../algorithms/losses/policy-losses.ts";
+import { samplerType, trainingProcesses } from "../../backends/local/machine.ts";
 import { isRemote } from "../../backends/registry/open-engine.ts";
-import {
-  alternates,
-  isOnGpu,
-  samplerType,
-  startsServer,
-  trainingProcesses,
-} from "../../backends/registry/own-server.ts";
+import { alternates, isOnGpu, startsServer } from "../../backends/registry/own-server.ts";
 import type { Rule } from "../../backends/rule.ts";
 import type { Config } from "../../config/schema.ts";
 import {

@@ -1,7 +1,7 @@
 /** Settings that contradict others, on every backend. */
 import { rejectionBounds } from "../../algorithms/off-policy/rejection.ts";
+import { trainingProcesses } from "../../backends/local/machine.ts";
 import { backendHolding } from "../../backends/registry/open-engine.ts";
-import { trainingProcesses } from "../../backends/registry/own-server.ts";
 import type { Rule } from "../../backends/rule.ts";
 import type { Config } from "../../config/schema.ts";
 import { tasksPerDraw } from "../../data/sampler.ts";

@@ -1,8 +1,7 @@
-import { mkdtempSync, readdirSync, readFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
+import { beforeEach, describe, expect, it } from "vitest";
+import { testFolder } from "../../temporary-folder.fixture.ts";
 import { crc32c, tensorboardSubscriber } from "./tensorboard.ts";
 
 const ascii = (text: string) => new TextEncoder().encode(text);
@@ -65,9 +64,8 @@ function parseRecords(file: Buffer): Buffer[] {
 describe("tensorboardSubscriber", () => {
   let directory: string;
   beforeEach(() => {
-    directory = mkdtempSync(join(tmpdir(), "tensorboard-"));
+    directory = testFolder("tensorboard");
   });
-  afterEach(() => removeFolder(directory));
   const events = () => {
     const names = readdirSync(directory);
     expect(names).toEqual([expect.stringMatching(/^events\.out\.tfevents\.1700000000\./)]);

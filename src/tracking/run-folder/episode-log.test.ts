@@ -1,13 +1,11 @@
-import { mkdtempSync, readdirSync, readFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterEach, expect, it } from "vitest";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
+import { expect, it } from "vitest";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { sampleEpisode } from "../../trajectories/sample-episodes.fixture.ts";
 import { logEpisodes } from "./episode-log.ts";
 
-const directory = mkdtempSync(join(tmpdir(), "hone-episode-log-"));
-afterEach(() => removeFolder(directory));
+const directory = temporaryFolder("episode-log");
 
 const read = (folder: string, file: string) => JSON.parse(readFileSync(join(folder, file), "utf8"));
 

@@ -6,6 +6,7 @@ import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { writeWhole } from "../../files/durable-files.ts";
 import { makeFolder } from "../../files/make-folder.ts";
+import { sortedJson } from "../../sorted-json.ts";
 import type { Episode, Step, Trajectory } from "../../trajectories/types.ts";
 
 interface LoggedStep {
@@ -85,13 +86,3 @@ const readableStep = ({ messages, reply, text, reward, tools }: Step, done: bool
   tools,
   problems: reply?.problems.length ? reply.problems : undefined,
 });
-
-/** The same text for the same task, regardless of the order of its keys. */
-function sortedJson(value: unknown): string {
-  const sorted = JSON.stringify(value, (_key, inner: unknown) =>
-    typeof inner === "object" && inner !== null && !Array.isArray(inner)
-      ? Object.fromEntries(Object.entries(inner).sort(([left], [right]) => (left < right ? -1 : 1)))
-      : inner,
-  );
-  return sorted ?? "null";
-}

@@ -6,6 +6,7 @@
 import { closeSync, openSync, readSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
+import { messageOf } from "../../errors.ts";
 import { type OpenFile, withInside } from "../../files/regular-file.ts";
 import { own } from "../../own.ts";
 import type { RunEvent, Subscriber } from "../events.ts";
@@ -50,8 +51,7 @@ export function openJournal(runFolder: string, { onProblem, now = Date.now, flus
     waiting = 0;
     buffered = "";
     cutOff = true;
-    const reason = error instanceof Error ? error.message : String(error);
-    if (isFirst) onProblem(`events are missing in ${file}, counted as run/journal_events_lost: ${reason}`);
+    if (isFirst) onProblem(`events are missing in ${file}, counted as run/journal_events_lost: ${messageOf(error)}`);
   }
 
   /** @throws if the file is not a regular file, which could block */

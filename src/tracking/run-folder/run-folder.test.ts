@@ -1,10 +1,10 @@
 // Slow: a file is cut at each byte.
+
 import { spawnSync } from "node:child_process";
 import {
   chmodSync,
   existsSync,
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   readFileSync,
   readlinkSync,
@@ -12,12 +12,13 @@ import {
   statSync,
   writeFileSync,
 } from "node:fs";
-import { hostname, tmpdir } from "node:os";
+import { hostname } from "node:os";
 import { basename, join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { UserError } from "../../errors.ts";
-import { removeFolder, temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { parseLines } from "../../json-lines.fixture.ts";
+import { temporaryFolder, testFolder } from "../../temporary-folder.fixture.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import { readMetrics } from "./metrics-file.ts";
 import { createRunFolder, openRunFolder, type RunFolder, runFilesSubscriber } from "./run-folder.ts";
@@ -25,12 +26,11 @@ import { createRunFolder, openRunFolder, type RunFolder, runFilesSubscriber } fr
 let root: string;
 let opened: RunFolder[];
 beforeEach(() => {
-  root = mkdtempSync(join(tmpdir(), "runs-"));
+  root = testFolder("runs");
   opened = [];
 });
 afterEach(() => {
   for (const folder of opened) folder.close();
-  removeFolder(root);
 });
 
 const noted = (folder: RunFolder) => {
@@ -316,8 +316,7 @@ it("writes complete episodes with exact tokens and log-probabilities", () => {
     seconds: 1,
   }));
   folder.writeEpisodes(12, episodes);
-  const lines = read(folder, "episodes/step-000012.jsonl").trim().split("\n");
-  const parsed = lines.map((line) => JSON.parse(line) as Episode);
+  const parsed = parseLines<Episode>(read(folder, "episodes/step-000012.jsonl"));
   expect(parsed.map(({ id }) => id)).toEqual(["t/1:0", "t/1:1"]);
   expect(parsed[0]?.trajectories[0]?.steps[0]).toEqual({
     ...step,

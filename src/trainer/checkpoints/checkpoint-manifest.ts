@@ -5,6 +5,7 @@ import { type FileHandle, open, readdir, stat } from "node:fs/promises";
 import { join, sep } from "node:path";
 import { UserError } from "../../errors.ts";
 import { readInside } from "../../files/regular-file.ts";
+import { isObject } from "../../is-object.ts";
 import { numbersOf, toJson } from "../../tracking/run-folder/json-lines.ts";
 
 /** The content of a checkpoint in addition to its folders `policy/` and `critic/`. */
@@ -151,6 +152,3 @@ const hashOf = (text: string) => createHash("sha256").update(text).digest("hex")
 
 const damaged = (folder: string, what: string) =>
   new UserError(`the checkpoint ${folder} is damaged: ${what}`, { hint: "use another checkpoint of the run" });
-
-const isObject = (value: unknown): value is Record<string, never> =>
-  typeof value === "object" && value !== null && !Array.isArray(value);

@@ -1,5 +1,6 @@
 /** Saves checkpoints of a run. A run can continue from a checkpoint, and a checkpoint can be used by itself. */
 import { join, relative } from "node:path";
+import { messageOf } from "../../errors.ts";
 import { own } from "../../own.ts";
 import type { RunEvent } from "../../tracking/events.ts";
 import type { Models, Progress, Validation } from "../state.ts";
@@ -34,8 +35,7 @@ export const forgetCheckpoint =
     try {
       await learner.forgetState?.(join(folder, "policy"));
     } catch (error) {
-      const text = error instanceof Error ? error.message : String(error);
-      emit({ type: "warning", text: `data of a deleted checkpoint could not be deleted: ${text}` });
+      emit({ type: "warning", text: `data of a deleted checkpoint could not be deleted: ${messageOf(error)}` });
     }
   };
 

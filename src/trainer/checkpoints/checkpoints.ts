@@ -17,8 +17,6 @@ import {
   writeManifest,
 } from "./checkpoint-manifest.ts";
 
-export type { CheckpointContent } from "./checkpoint-manifest.ts";
-
 export interface Checkpoint extends CheckpointContent {
   /** Absolute. */
   path: string;

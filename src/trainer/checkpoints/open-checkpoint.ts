@@ -24,16 +24,19 @@ const missingRun = (path: string) => new UserError(`the run folder ${path} does 
 /**
  * @param path a checkpoint folder; a run folder, for its newest complete checkpoint; `{run folder}/best`, or `best` for
  * the best checkpoint of runs/latest
- * @param warn reports damaged checkpoints that are skipped, and those that cannot be checked
  * @throws UserError if there is no checkpoint at `path`; RunError if all are damaged
  */
-export async function openCheckpoint(path: string, warn = printWarning): Promise<OpenCheckpoint> {
-  const found = await findCheckpoint(path, warn);
+export async function openCheckpoint(path: string): Promise<OpenCheckpoint> {
+  const found = await findCheckpoint(path);
   const composed = composeConfig({ input: found.state.config as never });
   return { folder: found.path, step: found.step, config: composed.config, composed };
 }
 
-/** The same without its configuration. */
+/**
+ * The same without its configuration.
+ *
+ * @param warn reports damaged checkpoints that are skipped, and those that cannot be checked
+ */
 export async function findCheckpoint(path: string, warn = printWarning): Promise<Checkpoint> {
   const folder = (await namedBest(path)) ?? resolve(path);
   if (!existsSync(folder)) {

@@ -3,6 +3,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { backendHolding } from "../../backends/registry/open-engine.ts";
 import type { Config } from "../../config/schema.ts";
+import { valueAt } from "../../config/tree/value-at.ts";
 import { UserError } from "../../errors.ts";
 import type { RunEvent } from "../../tracking/events.ts";
 import type { Models, Progress } from "../state.ts";
@@ -129,11 +130,9 @@ function warnOfChanges(
   { state }: Checkpoint,
   warn: (text: string) => void,
 ): void {
-  const at = (config: unknown, key: string) =>
-    key.split(".").reduce<unknown>((section, name) => (section as Record<string, unknown> | undefined)?.[name], config);
   for (const key of drawKeys) {
-    const before = at(state.config, key);
-    const now = at(storedConfig, key);
+    const before = valueAt(state.config as object, key);
+    const now = valueAt(storedConfig, key);
     if (before === now) continue;
     warn(`${key} was ${before} in the checkpoint and is ${now} now: the run continues with different random draws`);
   }

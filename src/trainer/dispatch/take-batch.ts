@@ -1,4 +1,5 @@
 /** The consuming half of asynchronous training: takes results as they arrive, until there are enough for an optimizer step. */
+import { append } from "../../append.ts";
 import { mean } from "../../statistics.ts";
 import { oldestVersion } from "../../trajectories/oldest-version.ts";
 import type { AsyncOptions } from "../recipe/async-options.ts";
@@ -76,7 +77,7 @@ export async function takeBatch(
 function gatherInOrder(taken: readonly TaskResult[], grouping: GroupingOptions) {
   const draws = new Map<number, TaskResult[]>();
   for (const result of taken.toSorted((left, right) => left.ticket.number - right.ticket.number)) {
-    draws.set(result.draw, [...(draws.get(result.draw) ?? []), result]);
+    append(draws, result.draw, result);
   }
   return [...draws.values()].reduce((gathered, results) => {
     const { epoch, greedy } = results[0]!;

@@ -1,4 +1,5 @@
 /** Summarizes the rewards of a model, and compares two models on the same tasks. Pure. */
+import { append } from "../../append.ts";
 import { mean, standardDeviation } from "../../statistics.ts";
 
 /** One rollout's outcome. */
@@ -138,11 +139,7 @@ const taskMeans = (attempts: readonly Attempt[]) =>
 
 function byTask<T extends Attempt>(attempts: readonly T[]): Map<string, T[]> {
   const tasks = new Map<string, T[]>();
-  for (const attempt of attempts) {
-    const all = tasks.get(attempt.task);
-    if (all) all.push(attempt);
-    else tasks.set(attempt.task, [attempt]);
-  }
+  for (const attempt of attempts) append(tasks, attempt.task, attempt);
   return tasks;
 }
 

@@ -1,4 +1,5 @@
 /** Measures the published policy on the validation tasks, and on the validation data of the run's source. */
+import { batches } from "../../data/batches.ts";
 import type { Dataset } from "../../data/types.ts";
 import { mean } from "../../statistics.ts";
 import type { RunEvent } from "../../tracking/events.ts";
@@ -9,8 +10,8 @@ import type { Attempts, Rollouts } from "../rollouts/rollouts.ts";
 import type { Validation } from "../state.ts";
 
 export interface ValidationOptions {
-  /** Tasks that are attempted together; undefined: all. */
-  atOnce: number | undefined;
+  /** Tasks that are attempted together; -1: all. */
+  atOnce: number;
   attempts: Attempts;
 }
 
@@ -53,16 +54,14 @@ export async function validate(
 async function attemptAll(
   dataset: Dataset<unknown>,
   rollouts: Rollouts,
-  { atOnce = dataset.size, attempts }: ValidationOptions,
+  { atOnce, attempts }: ValidationOptions,
   step: number,
   outage: Outage,
 ): Promise<Episode[]> {
   let episodes: Episode[];
   do {
     episodes = [];
-    for (let first = 0; first < dataset.size; first += atOnce) {
-      const count = Math.min(atOnce, dataset.size - first);
-      const tasks = Array.from({ length: count }, (_, index) => dataset.task(first + index));
+    for (const tasks of batches(dataset, atOnce)) {
       episodes.push(...(await rollouts.collect({ ...attempts, tasks, step })));
     }
   } while (await outage.lasts({ mode: "val", step }, episodes));

@@ -1,20 +1,21 @@
 /** A run refuses its settings before it loads a model or calls a service. */
 import { existsSync } from "node:fs";
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, expect, it, vi } from "vitest";
+import { listen } from "../../http/listen.ts";
 import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
 const { newFolder, remove } = temporaryFolders("hone-before-");
 let requests = 0;
 let server: Server;
+let url: string;
 beforeAll(async () => {
   server = createServer((_request, response) => {
     requests++;
     response.writeHead(500).end();
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  url = await listen(server);
 });
 afterAll(() => {
   server.close();
@@ -36,7 +37,7 @@ it.each([
 ])("%s", async (_, overrides, message) => {
   requests = 0;
   const folder = newFolder();
-  const service = `tinker_base_url=http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const service = `tinker_base_url=${url}`;
   const settings = ["rllm/backend=tinker", service, "model.lora_rank=32", `rllm.trainer.run_dir=${folder}`];
   await expect(train(toy(), { overrides: [...settings, ...overrides] })).rejects.toThrow(message);
   expect([requests, existsSync(folder)]).toEqual([0, false]);

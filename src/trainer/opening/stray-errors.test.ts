@@ -1,8 +1,10 @@
 // Slow: each run has its own process.
+
 import { execFile } from "node:child_process";
-import { readFileSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
+import { readLines } from "../../json-lines.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import type { Episode } from "../../trajectories/types.ts";
 
@@ -55,8 +57,8 @@ test.concurrent("stray errors of a rollout fail that rollout and not the run", {
   if (rollout === 2) { stage("reward"); process.exit(0); }`,
   );
   expect([code, output]).toEqual([0, expect.stringContaining("step 6/6")]);
-  const episodes = readFileSync(join(root, "rollouts/episodes/step-000001.jsonl"), "utf8").trim().split("\n");
-  const failures = episodes.map((line) => JSON.parse(line) as Episode).map(({ failure }) => failure);
+  const episodes = readLines<Episode>(join(root, "rollouts/episodes/step-000001.jsonl"));
+  const failures = episodes.map(({ failure }) => failure);
   const reported = new Set(failures.map((failure) => failure && `${failure.boundary}: ${failure.message}`));
   expect(reported).toEqual(
     new Set([

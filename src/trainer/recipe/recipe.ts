@@ -1,8 +1,8 @@
 /** The configuration, compiled once into the options of each stage. `src/support` has checked it. */
 
-import { needsReference } from "../../algorithms/policy-loss/policy-loss.ts";
+import { needsReference } from "../../algorithms/policy-loss/loss-choice.ts";
+import { adapterSpec } from "../../backends/adapter-spec.ts";
 import type { Capabilities, PolicySpec } from "../../backends/engine.ts";
-import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import { learnsFromRewards } from "../../backends/teachers/teachers-in.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
@@ -75,7 +75,7 @@ export function compileRecipe(
     /** Undefined for synchronous training. */
     asynchronous: rllm.async_training.enable ? asyncOptions(config) : undefined,
     validation: {
-      atOnce: data.val_batch_size === -1 ? undefined : data.val_batch_size,
+      atOnce: data.val_batch_size,
       attempts: attemptsOf("validate", rllm.rollout.n_val, rllm.rollout.val),
     },
     checkpoints: {

@@ -1,6 +1,6 @@
 /** The configuration's keys as the options of the update: losses, optimizer, KL terms, critic. */
+import { adapterSpec } from "../../backends/adapter-spec.ts";
 import type { Capabilities, LearnerSpec } from "../../backends/engine.ts";
-import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import { comparesLikely } from "../../backends/teachers/teachers-in.ts";
 import type { Config } from "../../config/schema.ts";
 import type { Experiment } from "../experiment.ts";

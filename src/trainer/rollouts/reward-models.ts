@@ -1,4 +1,5 @@
 /** Reward models score the conversations of finished episodes, and their scores become part of the rewards. */
+import { append } from "../../append.ts";
 import type { Engine, ScoreMoments, Scorer } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
 import { loadChat } from "../../chat/chat.ts";
@@ -163,12 +164,6 @@ export function rolesWithoutTrajectories(
 function fail(episode: Episode, message: string): void {
   episode.failure ??= { kind: "infrastructure", boundary: "reward", message };
   episode.termination = "error";
-}
-
-function append(lists: Map<string, number[]>, name: string, value: number): void {
-  const list = lists.get(name);
-  if (list) list.push(value);
-  else lists.set(name, [value]);
 }
 
 async function scoresOf(

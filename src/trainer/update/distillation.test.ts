@@ -1,8 +1,8 @@
 /** Whole runs in which a small model learns from a teacher that answers "a". */
 // Slow: whole runs.
+
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { afterAll, beforeAll, describe, expect, it, test } from "vitest";
@@ -10,6 +10,7 @@ import { singleTurn } from "../../agents/single-turn.ts";
 import type { Engine, Teacher } from "../../backends/engine.ts";
 import { learnerTeacher } from "../../backends/teachers/teachers.ts";
 import { fromRows } from "../../data/from-rows.ts";
+import { listen } from "../../http/listen.ts";
 import { features } from "../../server/features/index.ts";
 import { startServer } from "../../server/start-server.ts";
 import { tabularEngine } from "../../testing/index.ts";
@@ -261,10 +262,9 @@ describe("a teacher on a server", () => {
       });
       answer.writeHead(got.status, { "content-type": "application/json" }).end(await got.text());
     });
-    await new Promise<void>((resolve) => flaky.listen(0, "127.0.0.1", resolve));
-    const { port } = flaky.address() as AddressInfo;
+    const between = await listen(flaky);
     const folder = newFolder();
-    const metrics = await run([...plain, served().replace(url, `http://127.0.0.1:${port}`)], undefined, folder);
+    const metrics = await run([...plain, served().replace(url, between)], undefined, folder);
     const direct = await run([...plain, served()]);
     expect(metrics.map((one) => one["distillation/teacher_retries"])).toEqual([1, ...Array(11).fill(0)]);
     const kl = (history: typeof metrics) => history.map((one) => one["distillation/teacher_kl"]);
@@ -281,12 +281,11 @@ describe("a teacher on a server", () => {
       const models = { data: [{ id: "other", owned_by: "vllm", max_model_len: 512 }] };
       answer.end(JSON.stringify(route === "/tokenize" ? { tokens: [3, 1] } : models));
     });
-    await new Promise<void>((resolve) => other.listen(0, "127.0.0.1", resolve));
+    const address = await listen(other);
     const { engine, chat } = engineWithTeachers();
     // The toy's own vocabulary has eight characters.
     const wide = { ...chat, encode: (text: string) => (text.length < 40 ? chat.encode(text) : Int32Array.of(1, 3)) };
-    const { port } = other.address() as AddressInfo;
-    const teacher = `+distillation.teacher_models.strong.base_url=http://127.0.0.1:${port}`;
+    const teacher = `+distillation.teacher_models.strong.base_url=${address}`;
     const refused = train(
       toy({}, () => 0),
       {

@@ -9,7 +9,8 @@ import {
   withPolicy,
 } from "../../../conformance/tools.ts";
 import type { TokensLoss } from "../../algorithms/distillation/teacher-loss.ts";
-import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
+import type { PolicyLossOptions } from "../../algorithms/policy-loss/loss-choice.ts";
+import { policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import { smallBatches, tinyEngine } from "../../backends/local/tiny-engine.fixture.ts";
 import { learnerTeacher } from "../../backends/teachers/teachers.ts";
 import { runPython } from "../../python/run-python.fixture.ts";

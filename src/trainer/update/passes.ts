@@ -6,7 +6,7 @@ import { valuesAt } from "../../arrays.ts";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
 import type { AdamParams, ForwardBackwardResult, Learner, StepResult } from "../../backends/engine.ts";
 import { concatenate } from "../../concatenate.ts";
-import { addMetrics } from "../../statistics.ts";
+import { addMetrics, mean } from "../../statistics.ts";
 import { countsOf, offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TrainingBatch, TrajectoryGroup } from "../../trajectories/types.ts";
 
@@ -49,6 +49,19 @@ export interface StepsTaken {
 }
 
 export const noSteps = (): StepsTaken => ({ results: [], gradNorms: [], lostToRounding: [], dropped: 0 });
+
+/** What the optimizer steps of a policy report under `actor/`; the metrics of its loss are not among them. */
+export function policyStepMetrics({ results, gradNorms, lostToRounding, dropped }: StepsTaken): Record<string, number> {
+  const metrics: Record<string, number> = {
+    "update/optimizer_steps": results.length,
+    "update/dropped_not_finite": dropped,
+  };
+  if (results.length === 0) return metrics;
+  metrics["actor/loss"] = mean(results.map(({ loss }) => loss));
+  metrics["actor/grad_norm"] = mean(gradNorms);
+  if (lostToRounding.length > 0) metrics["actor/update_lost_to_rounding"] = mean(lostToRounding);
+  return metrics;
+}
 
 export interface AdamOptions extends Omit<AdamParams, "learningRate"> {
   rate: LearningRateOptions;

@@ -12,11 +12,8 @@ import type { KlTerm } from "../../algorithms/kl/kl-estimators.ts";
 import { klPenalty, penalizeAdvantages } from "../../algorithms/kl/kl-penalty.ts";
 import { type ImportanceOptions, importanceWeights } from "../../algorithms/off-policy/importance-weights.ts";
 import { type RejectionRule, rejectionMask } from "../../algorithms/off-policy/rejection.ts";
-import {
-  informativeSequences,
-  type PolicyLossOptions,
-  readsSampler,
-} from "../../algorithms/policy-loss/policy-loss.ts";
+import { type PolicyLossOptions, readsSampler } from "../../algorithms/policy-loss/loss-choice.ts";
+import { informativeSequences } from "../../algorithms/policy-loss/policy-loss.ts";
 import { valuesAt } from "../../arrays.ts";
 import type { Learner } from "../../backends/engine.ts";
 import { RunError, UserError } from "../../errors.ts";

@@ -2,7 +2,8 @@
 import { type KlOptions, nextKlWeight } from "../../algorithms/kl/kl-controller.ts";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import { tokenWeight } from "../../algorithms/policy-loss/aggregation.ts";
-import { lossPart, type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
+import type { PolicyLossOptions } from "../../algorithms/policy-loss/loss-choice.ts";
+import { lossPart, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Learner } from "../../backends/engine.ts";
 import { deriveSeed } from "../../random.ts";
 import { addMetrics, averageMetrics, mean } from "../../statistics.ts";
@@ -12,7 +13,7 @@ import type { Models } from "../state.ts";
 import type { TeacherScores } from "./ask-teachers.ts";
 import { type CriticOptions, criticStepMetrics, takeCriticStep } from "./critic.ts";
 import { learnFromTeacher, type TeacherTerm } from "./learn-from-teacher.ts";
-import { type AdamOptions, adamAt, allAtOnce, noSteps, type Shares, takeStep } from "./passes.ts";
+import { type AdamOptions, adamAt, allAtOnce, noSteps, policyStepMetrics, type Shares, takeStep } from "./passes.ts";
 import { type PrepareOptions, prepareBatch } from "./prepare-batch.ts";
 import { recordTokens, type TokenRecord } from "./token-record.ts";
 
@@ -117,9 +118,8 @@ export async function updatePolicy(
   const merged = averageMetrics(addMetrics(steps.results.map(({ metrics }) => metrics)));
   const distance = prepared.kl ?? merged["actor/kl_loss"];
   const metrics: Record<string, number> = {
-    "update/optimizer_steps": steps.results.length,
+    ...policyStepMetrics(steps),
     "update/without_signal": withoutSignal,
-    "update/dropped_not_finite": steps.dropped,
     ...prepared.metrics,
     ...(critic ? criticStepMetrics(criticSteps, criticStep.adam) : {}),
     "actor/lr": adam.learningRate,
@@ -127,11 +127,6 @@ export async function updatePolicy(
   if (kl) metrics["actor/kl_coef"] = kl.weight;
   // Sampled tokens are drawn from the policy, so the mean of their negative log-probabilities estimates the entropy.
   if (batch.samplerLogprobs.length > 0 && !batch.processed) metrics["actor/entropy"] = -mean(batch.samplerLogprobs);
-  if (steps.results.length > 0) {
-    metrics["actor/loss"] = mean(steps.results.map((result) => result.loss));
-    metrics["actor/grad_norm"] = mean(steps.gradNorms);
-    if (steps.lostToRounding.length > 0) metrics["actor/update_lost_to_rounding"] = mean(steps.lostToRounding);
-  }
   return {
     failure,
     tokens,

@@ -93,7 +93,8 @@ export function removeDatabase(file: string): void {
 }
 
 /** Removes indexes that were not opened for a month. */
-export function removeUnused(cache: string, now = Date.now()): void {
+export function removeUnused(cache: string): void {
+  const now = Date.now();
   makeFolder(cache, 0o700);
   for (const name of readdirSync(cache).filter((each) => each.endsWith(".db"))) {
     const file = join(cache, name);

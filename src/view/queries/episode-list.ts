@@ -1,4 +1,5 @@
 /** Rows of episodes from the index. */
+import { append } from "../../append.ts";
 import { type Condition, filterCondition } from "../filter/to-sql.ts";
 import type { EpisodeColumns, TrajectoryColumns } from "../index/index-episodes.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
@@ -127,7 +128,7 @@ export function toRows(database: IndexDatabase, rows: readonly IndexedRow[], mat
     .prepare(`SELECT * FROM trajectories WHERE part > 0 AND episode IN (${marks}) ORDER BY part`)
     .all(episodes) as IndexedRow[];
   const byEpisode = new Map<number, IndexedRow[]>();
-  for (const other of others) byEpisode.set(other.episode, [...(byEpisode.get(other.episode) ?? []), other]);
+  for (const other of others) append(byEpisode, other.episode, other);
   const found =
     matching &&
     (database

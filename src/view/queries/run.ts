@@ -1,7 +1,7 @@
 /** A run: its state, steps and notes. */
 import { existsSync, lstatSync } from "node:fs";
 import { basename, join } from "node:path";
-import { HoneError } from "../../errors.ts";
+import { HoneError, messageOf } from "../../errors.ts";
 import { isLocked } from "../../files/folder-lock.ts";
 import { readable } from "../../system-errors.ts";
 import { lastEnd } from "../../tracking/run-folder/journal.ts";
@@ -88,7 +88,7 @@ function summaryAndProblems({ folder, database, share }: RunIndex) {
 export const brokenSummary = (id: string, error: unknown): RunSummary => ({
   ...{ id, state: "interrupted", step: 0, totalSteps: null, started: null, updated: null, model: null, backend: null },
   ...{ project: null, experiment: null, episodes: 0, reward: null, rewards: [], validation: {} },
-  problem: error instanceof Error ? error.message : String(error),
+  problem: messageOf(error),
 });
 
 export type RunDetail = ReturnType<typeof runDetail>;

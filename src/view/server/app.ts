@@ -6,7 +6,7 @@ import { type Context, Hono } from "hono";
 import { compress } from "hono/compress";
 import { getCookie, setCookie } from "hono/cookie";
 import { streamSSE } from "hono/streaming";
-import { HoneError } from "../../errors.ts";
+import { HoneError, messageOf } from "../../errors.ts";
 import { parseObject } from "../../http/parse-object.ts";
 import { isJsonType, webRefusal } from "../../http/web-guard.ts";
 import { readable } from "../../system-errors.ts";
@@ -138,8 +138,6 @@ export interface ApiError {
 }
 
 const problem = (context: Context, status: 400 | 401 | 403 | 404 | 500, error: ApiError) => context.json(error, status);
-
-const messageOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
 const bearer = (header: string | undefined) => /^Bearer (\S+)$/i.exec(header ?? "")?.[1];
 

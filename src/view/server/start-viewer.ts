@@ -1,10 +1,10 @@
 /** Starts the viewer's server. */
 import { randomBytes } from "node:crypto";
 import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
 import { getRequestListener } from "@hono/node-server";
 import { UserError } from "../../errors.ts";
+import { listen } from "../../http/listen.ts";
 import { isLoopback } from "../../http/web-guard.ts";
 import { createApp } from "./app.ts";
 import { createLive } from "./live.ts";
@@ -45,30 +45,20 @@ export async function startViewer(options: ViewerOptions): Promise<RunningViewer
   const live = createLive(viewer);
   const app = createApp({ viewer, live, token, page });
   const server = createServer(getRequestListener(app.fetch));
-  const listen = (at: number) =>
-    new Promise<void>((resolve, reject) => {
-      server.once("error", reject);
-      server.listen(at, host, () => {
-        server.off("error", reject);
-        resolve();
+  const url = await listen(server, { host, port })
+    .catch((error: NodeJS.ErrnoException) => {
+      if (options.port !== undefined || error.code !== "EADDRINUSE") throw error;
+      return listen(server, { host, port: 0 });
+    })
+    .catch((error: Error) => {
+      viewer.close();
+      throw new UserError(`the viewer cannot listen on ${host}:${port}: ${error.message}`, {
+        hint: "choose another with --port, or --port 0 for a free one",
+        cause: error,
       });
     });
-  try {
-    await listen(port).catch((error: NodeJS.ErrnoException) => {
-      if (options.port !== undefined || error.code !== "EADDRINUSE") throw error;
-      return listen(0);
-    });
-  } catch (error) {
-    viewer.close();
-    throw new UserError(`the viewer cannot listen on ${host}:${port}: ${(error as Error).message}`, {
-      hint: "choose another with --port, or --port 0 for a free one",
-      cause: error,
-    });
-  }
-  const { port: bound } = server.address() as AddressInfo;
-  const named = host.includes(":") ? `[${host}]` : host;
   return {
-    url: `http://${named}:${bound}/${token === null ? "" : `?token=${token}`}`,
+    url: `${url}/${token === null ? "" : `?token=${token}`}`,
     isEmpty: viewer.names().length === 0,
     async close() {
       live.close();

@@ -10,7 +10,8 @@ import {
 } from "../../../../conformance/tools.ts";
 import { clipCov, klCov } from "../../../algorithms/losses/covariance.ts";
 import { lossDefaults, policyLosses } from "../../../algorithms/losses/policy-losses.ts";
-import { type PolicyLossOptions, policyLoss } from "../../../algorithms/policy-loss/policy-loss.ts";
+import type { PolicyLossOptions } from "../../../algorithms/policy-loss/loss-choice.ts";
+import { policyLoss } from "../../../algorithms/policy-loss/policy-loss.ts";
 import { runPython } from "../../../python/run-python.fixture.ts";
 import { totalsOf } from "../../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../../trajectories/types.ts";

@@ -5,9 +5,9 @@
  */
 import { readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { Ajv } from "ajv";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { listen } from "../../../http/listen.ts";
 import type { Control } from "./control.ts";
 import { sglangControl } from "./sglang-control.ts";
 import { vllmControl } from "./vllm-control.ts";
@@ -31,6 +31,7 @@ interface Asked {
   body: string;
 }
 let server: Server;
+let url: string;
 let asked: Asked[] = [];
 beforeAll(async () => {
   server = createServer(async (request, response) => {
@@ -39,7 +40,7 @@ beforeAll(async () => {
     asked.push({ method: request.method!, url: new URL(request.url!, "http://server"), body });
     response.end(answer);
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  url = await listen(server);
 });
 afterAll(() => void server.close());
 
@@ -61,8 +62,7 @@ const group = {
 };
 
 test("vllm takes weights by NCCL in this order, and stays paused if they do not arrive", async () => {
-  const { port } = server.address() as AddressInfo;
-  const control = vllmControl({ url: `http://127.0.0.1:${port}`, headers: {} });
+  const control = vllmControl({ url, headers: {} });
   const { routes } = recorded.vllm!;
   asked = [];
   await control.joinGroup!(group);
@@ -97,8 +97,7 @@ describe.each([
 
   test.each(Object.keys(calls))("%s", async (name) => {
     asked = [];
-    const { port } = server.address() as AddressInfo;
-    await calls[name]!(open({ url: `http://127.0.0.1:${port}`, headers: {} }));
+    await calls[name]!(open({ url, headers: {} }));
     expect(asked.length).toBeGreaterThan(0);
     for (const { method, url, body } of asked.filter(({ url }) => !others.includes(url.pathname))) {
       const route = routes[url.pathname];

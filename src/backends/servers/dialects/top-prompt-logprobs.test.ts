@@ -1,12 +1,17 @@
 /** The most likely tokens of prompts, as vLLM and SGLang return them. */
 import { expect, test } from "vitest";
 import type { SampleRequest } from "../../engine.ts";
+import { plainParams } from "../../sampling-params.ts";
 import { sglang } from "./sglang.ts";
 import { vllmCompletions } from "./vllm-completions.ts";
 import { vllmGenerate } from "./vllm-generate.ts";
 
-const params = { maxTokens: 1, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], seed: 0 };
-const request: SampleRequest = { prompt: Int32Array.of(7, 8), params, promptLogprobs: true, topPromptLogprobs: 2 };
+const request: SampleRequest = {
+  prompt: Int32Array.of(7, 8),
+  params: plainParams,
+  promptLogprobs: true,
+  topPromptLogprobs: 2,
+};
 /** The prompt's own token 8 is not among the two most likely ones, so there is a third entry. */
 const prompt_logprobs = [
   null,

@@ -63,29 +63,35 @@ export function samplingFields({
 
 function readChoice(body: Record<string, unknown>, request: SampleRequest): ServerReply {
   const { topLogprobs: topCount = 0 } = request;
-  const [choice] = Array.isArray(body.choices) ? body.choices : [];
-  if (!isObject(choice)) throw new Error("the inference server's answer has no choices");
-  const { token_ids: ids, logprobs, finish_reason: reason } = choice;
-  if (!Array.isArray(ids)) throw new MissingTokens("its choices have no token_ids");
-  const given = isObject(logprobs) && Array.isArray(logprobs.token_logprobs) ? logprobs.token_logprobs : undefined;
-  if (given === undefined) throw new MissingTokens("its choices have no logprobs.token_logprobs");
-  const top = isObject(logprobs) && topCount > 0 ? logprobs.top_logprobs : undefined;
+  const { choice, ids, about, stopReason } = onlyChoice(body);
+  const { token_logprobs: given, top_logprobs: top } = about;
+  if (!Array.isArray(given)) throw new MissingTokens("its choices have no logprobs.token_logprobs");
   const version = toVersion(body.weight_version);
   const reply: ServerReply = {
-    tokens: new Int32Array(ids as number[]),
+    tokens: new Int32Array(ids),
     logprobs: toLogprobs(given, "logprobs.token_logprobs"),
-    stopReason: reason === null || reason === undefined ? undefined : toStopReason(String(reason)),
+    stopReason,
     versions:
       readVersions(choice.weight_versions) ?? (version === undefined ? undefined : [{ version, end: ids.length }]),
   };
-  if (Array.isArray(top) && top.every(isObject)) {
+  if (topCount > 0 && Array.isArray(top) && top.every(isObject)) {
     reply.topLogprobs = top.map((alternatives) => readTop(alternatives, topCount));
   }
   return {
     ...reply,
     ...readPrompt(choice.prompt_logprobs, request),
-    ...readRouting(choice, request, reply.stopReason),
+    ...readRouting(choice, request, stopReason),
   };
+}
+
+/** The reply in an answer, with what both routes say of it in the same fields. */
+export function onlyChoice(body: Record<string, unknown>) {
+  const [choice] = Array.isArray(body.choices) ? body.choices : [];
+  if (!isObject(choice)) throw new Error("the inference server's answer has no choices");
+  const { token_ids: ids, logprobs, finish_reason: reason } = choice;
+  if (!Array.isArray(ids)) throw new MissingTokens("its choices have no token_ids");
+  const stopReason = reason === null || reason === undefined ? undefined : toStopReason(String(reason));
+  return { choice, ids: ids as number[], about: isObject(logprobs) ? logprobs : {}, stopReason };
 }
 
 /**
@@ -131,11 +137,10 @@ function readLikely(entry: unknown, count: number): LikelyTokens {
     likely.map(({ logprob }) => logprob),
     "prompt_logprobs",
   );
-  const ranked = [...logprobs.keys()].sort((left, right) => logprobs[right]! - logprobs[left]!).slice(0, count);
-  return {
-    tokens: Int32Array.from(ranked, (index) => likely[index]!.token),
-    logprobs: Float32Array.from(ranked, (index) => logprobs[index]!),
-  };
+  return mostLikely(
+    likely.map(({ token }, index) => ({ token, logprob: logprobs[index]! })),
+    count,
+  );
 }
 
 /** @param given `[null, { "17": { "logprob": -0.5 } }, ...]`: for each prompt token, plus more likely tokens if requested */
@@ -153,12 +158,17 @@ function readPromptLogprobs(given: readonly unknown[], prompt: Int32Array): Floa
 
 /** @param alternatives `{ "token_id:17": -0.5, ... }`: the most likely tokens, and the sampled one if it is not among them */
 function readTop(alternatives: Record<string, unknown>, count: number) {
-  const ranked = Object.entries(alternatives)
-    .map(([name, logprob]) => [Number(name.replace("token_id:", "")), Number(logprob)] as const)
-    .sort(([, left], [, right]) => right - left)
-    .slice(0, count);
+  const entries = Object.entries(alternatives).map(([name, logprob]) => ({
+    token: Number(name.replace("token_id:", "")),
+    logprob: Number(logprob),
+  }));
+  return mostLikely(entries, count);
+}
+
+export function mostLikely(entries: readonly { token: number; logprob: number }[], count: number): LikelyTokens {
+  const ranked = [...entries].sort((left, right) => right.logprob - left.logprob).slice(0, count);
   return {
-    tokens: Int32Array.from(ranked, ([token]) => token),
-    logprobs: Float32Array.from(ranked, ([, logprob]) => logprob),
+    tokens: Int32Array.from(ranked, ({ token }) => token),
+    logprobs: Float32Array.from(ranked, ({ logprob }) => logprob),
   };
 }

@@ -2,8 +2,8 @@
 import { isObject } from "../../../is-object.ts";
 import type { SampleRequest } from "../../engine.ts";
 import { requireSamePrompt } from "../requests/served-images.ts";
-import { type Dialect, MissingTokens, readVersions, type ServerReply, toLogprobs, toStopReason } from "./dialect.ts";
-import { readPrompt, readRouting, samplingFields } from "./vllm-completions.ts";
+import { type Dialect, MissingTokens, readVersions, type ServerReply, toLogprobs } from "./dialect.ts";
+import { mostLikely, onlyChoice, readPrompt, readRouting, samplingFields } from "./vllm-completions.ts";
 
 export const vllmGenerate: Dialect = {
   path: "/inference/v1/generate",
@@ -49,33 +49,28 @@ const sameProcessor =
 
 function readChoice(body: Record<string, unknown>, request: SampleRequest): ServerReply {
   const { topLogprobs: topCount = 0 } = request;
-  const [choice] = Array.isArray(body.choices) ? body.choices : [];
-  if (!isObject(choice)) throw new Error("the inference server's answer has no choices");
-  const { token_ids: ids, logprobs, finish_reason: reason } = choice;
-  if (!Array.isArray(ids)) throw new MissingTokens("its choices have no token_ids");
-  const content = isObject(logprobs) && Array.isArray(logprobs.content) ? logprobs.content : undefined;
+  const { choice, ids, about, stopReason } = onlyChoice(body);
+  const content = Array.isArray(about.content) ? about.content : undefined;
   if (content === undefined && ids.length > 0) throw new MissingTokens("its choices have no logprobs.content");
   const entries = (content ?? []).filter(isObject);
   const reply: ServerReply = {
-    tokens: new Int32Array(ids as number[]),
+    tokens: new Int32Array(ids),
     logprobs: toLogprobs(
       entries.map(({ logprob }) => logprob),
       "logprobs.content",
     ),
-    stopReason: reason === null || reason === undefined ? undefined : toStopReason(String(reason)),
+    stopReason,
     versions: readVersions(choice.weight_versions),
   };
   if (topCount > 0) reply.topLogprobs = entries.map(({ top_logprobs: top }) => readTop(top, topCount));
-  return { ...reply, ...readPrompt(body.prompt_logprobs, request), ...readRouting(choice, request, reply.stopReason) };
+  return { ...reply, ...readPrompt(body.prompt_logprobs, request), ...readRouting(choice, request, stopReason) };
 }
 
 /** @param given the most likely tokens, and the sampled one if it is not among them; vLLM 0.24 has the id only in `token` */
 function readTop(given: unknown, count: number) {
-  const ranked = (Array.isArray(given) ? given.filter(isObject) : [])
-    .sort((left, right) => Number(right.logprob) - Number(left.logprob))
-    .slice(0, count);
-  return {
-    tokens: Int32Array.from(ranked, ({ token_id: id, token }) => Number(id ?? String(token).replace("token_id:", ""))),
-    logprobs: Float32Array.from(ranked, ({ logprob }) => Number(logprob)),
-  };
+  const entries = (Array.isArray(given) ? given : []).filter(isObject).map(({ token_id: id, token, logprob }) => ({
+    token: Number(id ?? String(token).replace("token_id:", "")),
+    logprob: Number(logprob),
+  }));
+  return mostLikely(entries, count);
 }

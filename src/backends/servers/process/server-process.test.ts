@@ -1,11 +1,12 @@
 /** Servers that start, fail to start, and end, with a program that stands in for the inference server. */
 // Slow: servers are programs.
+
 import { chmodSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { params } from "../../../../conformance/tools.ts";
 import { RunError } from "../../../errors.ts";
+import { ends, isAlive } from "../../../processes/is-alive.fixture.ts";
 import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../../testing/tabular-engine.ts";
 import { composeEngine } from "../../compose-engine.ts";
@@ -39,19 +40,6 @@ require("node:http").createServer((request, response) => {
   const allowed = request.headers.authorization === "Bearer " + process.env.KEY;
   response.writeHead(allowed ? 200 : 401).end(JSON.stringify({ data: [{ id: ${name} }] }));
 }).listen(port, "127.0.0.1");`;
-
-function alive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false;
-  }
-}
-async function gone(pid: number): Promise<boolean> {
-  for (let tries = 0; tries < 100 && alive(pid); tries++) await sleep(50);
-  return !alive(pid);
-}
 const pidIn = (log: string) => Number(/ready on (\d+)/.exec(readFileSync(log, "utf8"))?.[1]);
 
 test("a server is ready when it answers, and stopping it ends the programs that it started", async () => {
@@ -60,10 +48,10 @@ test("a server is ready when it answers, and stopping it ends the programs that 
   const server = await starting;
   expect(statuses[0]).toMatch(/^starting the test server; its log is .*\.log$/);
   const child = Number(/helper (\d+)/.exec(readFileSync(logFile, "utf8"))?.[1]);
-  expect([alive(pidIn(logFile)), alive(child)]).toEqual([true, true]);
+  expect([isAlive(pidIn(logFile)), isAlive(child)]).toEqual([true, true]);
   await server.stop();
-  expect(await gone(pidIn(logFile))).toBe(true);
-  expect(await gone(child)).toBe(true);
+  expect(await ends(pidIn(logFile))).toBe(true);
+  expect(await ends(child)).toBe(true);
   await expect(server.died).resolves.toBeInstanceOf(EngineDied);
 });
 

@@ -1,6 +1,6 @@
 /** A server that answers like vLLM or SGLang with a reward model: a sequence's score is the sum of its tokens. */
 import { createServer, type IncomingMessage } from "node:http";
-import type { AddressInfo } from "node:net";
+import { listen } from "../../../http/listen.ts";
 
 export interface ScoringServer {
   url: string;
@@ -53,9 +53,9 @@ export async function scoringServer(options: ScoringServerOptions = {}): Promise
     response.writeHead(typeof given === "number" ? given : 200, { "content-type": "application/json" });
     response.end(JSON.stringify(given));
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const url = await listen(server);
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    url,
     batches,
     close() {
       server.closeAllConnections();

@@ -6,6 +6,7 @@ import { RunError } from "../../../errors.ts";
 import { mean } from "../../../statistics.ts";
 import type { Sequence } from "../../../trajectories/types.ts";
 import type { Learner, Sample, SampleRequest, Sampler } from "../../engine.ts";
+import { plainParams } from "../../sampling-params.ts";
 import type { ServerGroup } from "../server-group.ts";
 import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
 import { changeEvidence, distance, minus, rootMeanSquare } from "./change-evidence.ts";
@@ -193,7 +194,7 @@ export function probeServers(
   return all;
 }
 
-const plain = { temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], ignoreEos: true, seed: 0 };
+const plain = { ...plainParams, ignoreEos: true };
 
 async function one(sampler: Sampler, request: SampleRequest): Promise<Sample> {
   for await (const sample of sampler.sample([request])) return sample;

@@ -1,9 +1,8 @@
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { checkSettings } from "../../../support/check-support.ts";
-import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
+import { temporaryFolder, testFolder } from "../../../temporary-folder.fixture.ts";
 import { type ComposedConfig, composeConfig } from "../../compose.ts";
 import { originText } from "../../tree/origin.ts";
 import { valueAt } from "../../tree/value-at.ts";
@@ -145,11 +144,9 @@ test("older values of resume_mode, and resume_from_tinker_id", () => {
 test("a saved configuration, which has both names, does not warn", () => {
   const input = { data: { train_batch_size: 16, max_prompt_length: 128 } };
   const first = composeConfig({ input, overrides: ["rllm/backend=tinker"] });
-  const folder = mkdtempSync(join(tmpdir(), "hone-sync-"));
-  const kept = join(folder, "config.yaml");
+  const kept = join(testFolder("sync"), "config.yaml");
   writeFileSync(kept, toYaml(first.tree, first.origins));
   expect(composeConfig({ input, files: [kept], overrides: ["rllm.trainer.run_dir=here"] }).warnings).toEqual([]);
-  rmSync(folder, { recursive: true });
 });
 
 test.each([

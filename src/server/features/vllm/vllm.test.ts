@@ -7,8 +7,9 @@ import { lora } from "../../../../conformance/tools.ts";
 import type { Capabilities, Sampler } from "../../../backends/engine.ts";
 import { serverSampler } from "../../../backends/servers/server-sampler.ts";
 import { deriveSeed, uniforms } from "../../../random.ts";
+import { temporaryFolder, testFolder } from "../../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../../testing/tabular-engine.ts";
-import { adam, type TestClient, temporaryFolder, testClient, tinyEngine } from "../../client.fixture.ts";
+import { adam, type TestClient, testClient, tinyEngine } from "../../client.fixture.ts";
 import { type RunningServer, startServer } from "../../start-server.ts";
 import { features } from "../index.ts";
 
@@ -22,12 +23,13 @@ const sampling: Capabilities["sampling"] = [
 ];
 
 describe("the sampler of inference servers on hone serve", () => {
+  const stateFolder = temporaryFolder("serve");
   let server: RunningServer;
   let sampler: Sampler;
   beforeAll(async () => {
     server = await startServer({
       ...{ engines: [{ names: ["tiny"], engine }], host: "127.0.0.1", port: 0, apiKey: "tml-key" },
-      stateFolder: temporaryFolder(),
+      stateFolder,
       features,
     });
     sampler = serverSampler({ url: server.url, model: "tiny", apiKey: "tml-key" });
@@ -124,7 +126,7 @@ describe("the routes", () => {
   });
 
   test("load and unload adapters, which requests name as their model", async () => {
-    const folder = join(temporaryFolder(), "adapter");
+    const folder = join(testFolder("serve"), "adapter");
     const { learner } = await tinyEngine().createPolicy({ adapter: lora() });
     await learner.saveState(folder);
     const header = Buffer.from(JSON.stringify({ "base_model.model.layers.0.self_attn.q_proj.lora_A.weight": {} }));
