@@ -110,6 +110,16 @@ describe("a program", () => {
     expect(episode).toMatchObject({ metrics: { nonzero_exits: 1 }, trajectories: [{ reward: 0 }] });
   });
 
+  test.each(["sleep 60 & echo 1", "setsid sleep 20 & echo 1"])(
+    "is not awaited longer than it runs: %s",
+    async (script) => {
+      const start = performance.now();
+      const [episode] = await run(commandAgent<Row>({ command: ["sh", "-c", script] }), { rows: rows.slice(0, 1) });
+      expect(episode!.failure).toBeUndefined();
+      expect(performance.now() - start).toBeLessThan(8000);
+    },
+  );
+
   test("is killed with all its child processes when its time is up", async () => {
     const source = `
       import { spawn } from "node:child_process";

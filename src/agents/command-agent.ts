@@ -30,6 +30,9 @@ export interface CommandAgentOptions<Row> {
 /** Characters of the output that are kept: the last ones. */
 const maxOutput = 4 * 2 ** 20;
 
+/** How long a process that has left the program's group may keep its outputs open. */
+const lateOutputMs = 2000;
+
 /** Lines of standard error that a failure quotes. */
 const quotedLines = 20;
 /** Lines of standard error that an attempt writes to the log. */
@@ -38,7 +41,7 @@ const maxLogged = 1000;
 /**
  * Runs a program for each rollout. It finds the model through OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL
  * and ANTHROPIC_API_KEY, which the official clients read, and its task in HONE_TASK. Its standard error goes to the run's
- * log. If the rollout or the training process ends first, the program's whole process group is killed.
+ * log. What it leaves running in its process group is killed when it, the rollout or the training process ends.
  *
  * @example
  * commandAgent<{ question: string; answer: string }>({
@@ -165,9 +168,18 @@ function runProgram(
       signal.removeEventListener("abort", stop);
       reject(cannotStart(program, error));
     });
+    let late: NodeJS.Timeout | undefined;
+    child.on("exit", () => {
+      // What it started, such as a server of the model's, would go on, and its open outputs would delay "close".
+      kill();
+      late = setTimeout(() => {
+        child.stdout.destroy();
+        child.stderr.destroy();
+      }, lateOutputMs);
+    });
     child.on("close", (code, killedBy) => {
       signal.removeEventListener("abort", stop);
-      kill();
+      clearTimeout(late);
       release();
       // Something else than the program ended it, e.g. the kernel when memory ran out.
       if (code === null) reject(new RunError(`${[program, ...args].join(" ")} was ended by ${killedBy}`));

@@ -1,8 +1,12 @@
 /** An agent on another server: receives a task and the address of the model over HTTP. */
+import { Agent, interceptors, request } from "undici";
 import { RunError } from "../errors.ts";
 import { answerText } from "../http/answer-text.ts";
 import { toOutcome } from "./command-agent.ts";
 import type { Outcome, Workflow } from "./types.ts";
+
+// The rollout's time limit counts: an agent may work longer than the five minutes that undici waits for an answer.
+const patient = new Agent({ headersTimeout: 0, bodyTimeout: 0 }).compose(interceptors.redirect({ maxRedirections: 5 }));
 
 /** What an agent is sent, as JSON. */
 export interface ExternalJob<Row = unknown> {
@@ -46,21 +50,20 @@ export function externalAgent<Row>({ url, headers, reward }: ExternalAgentOption
       api_key: gateway.apiKey,
       result_url: `${gateway.anthropicBaseURL}/result`,
     };
-    const response = await fetch(url, {
+    const { statusCode: status, body } = await request(url, {
       method: "POST",
       body: JSON.stringify(job),
       signal,
+      dispatcher: patient,
       headers: { "content-type": "application/json", ...headers },
     });
-    if (!response.ok) {
-      const Failed = response.status >= 500 || response.status === 429 ? RunError : Error;
-      throw new Failed(
-        `the agent at ${url} answered ${response.status}: ${(await answerText(response.body, url)).slice(0, 500)}`,
-      );
+    const later = status === 202;
+    const text = await answerText(body, url);
+    if (status < 200 || status > 299) {
+      const Failed = status >= 500 || status === 429 ? RunError : Error;
+      throw new Failed(`the agent at ${url} answered ${status}: ${text.slice(0, 500)}`);
     }
-    const later = response.status === 202;
-    if (later) await response.body?.cancel();
-    const result: unknown = later ? await gateway.result() : JSON.parse(await answerText(response.body, url));
+    const result: unknown = later ? await gateway.result() : JSON.parse(text);
     stage("reward");
     return reward === undefined ? toOutcome(result, "the agent's result") : reward(task.row, result);
   };

@@ -1,6 +1,7 @@
 /** Reads an image from bytes, a data URL, a file, or an address, which is fetched once. */
 import { readFile, stat } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
+import { unlessAborted } from "../concurrency/unless-aborted.ts";
 import { HoneError, messageOf, RunError, UserError } from "../errors.ts";
 import { type AddressRules, addressRules } from "./address-rules.ts";
 import { type DownloadOptions, download } from "./download.ts";
@@ -204,19 +205,5 @@ async function readImageFile<T>(path: string, read: () => Promise<T>): Promise<T
     const { code } = error as NodeJS.ErrnoException;
     if (code === "ENOENT" || code === "ENOTDIR") throw new UserError(`the image file ${shorten(path)} does not exist`);
     throw new UserError(`${shorten(path)} cannot be read as an image file: ${code ?? (error as Error).message}`);
-  }
-}
-
-async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (signal === undefined) return work;
-  let leave = () => {};
-  const left = new Promise<never>((_, reject) => {
-    leave = () => reject(signal.reason);
-    signal.addEventListener("abort", leave, { once: true });
-  });
-  try {
-    return await Promise.race([work, left]);
-  } finally {
-    signal.removeEventListener("abort", leave);
   }
 }

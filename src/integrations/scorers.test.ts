@@ -265,6 +265,18 @@ describe("scorers as a reward", () => {
     expect(most).toBe(2);
   });
 
+  test("a scorer that never answers gives back its place when its rollout times out", async () => {
+    let calls = 0;
+    const first: Scorer = () => (calls++ === 0 ? new Promise(() => {}) : 1);
+    const reward = scorers<Row>([first], { concurrency: 1 });
+    const workflow = singleTurn<Row>({ prompt: (row) => row.question, reward });
+    const rows = [{ question: "a" }, { question: "b" }];
+    const play = () =>
+      runWorkflow({ workflow, rows: rows.splice(0, 1), reply: () => "x", timeoutSeconds: 0.5, raiseOnError: false });
+    expect((await play())[0]!.termination).toBe("timeout");
+    expect((await play())[0]!.trajectories[0]!.reward).toBe(1);
+  });
+
   test("what is not a scorer is refused when the reward is made", () => {
     expect(() => scorers([])).toThrow("at least one");
     expect(() => scorers([{ score: 1 } as never])).toThrow("entry 0 has the shape of no known scorer; it has score");

@@ -6,6 +6,7 @@
 import type { Outcome, Reply, Reward, RewardContext } from "../agents/types.ts";
 import { textOf } from "../chat/images/content.ts";
 import { Semaphore } from "../concurrency/semaphore.ts";
+import { unlessAborted } from "../concurrency/unless-aborted.ts";
 import { isTemporaryStatus, withRetries } from "../http/retries.ts";
 import { isObject } from "../is-object.ts";
 
@@ -59,7 +60,8 @@ export function scorers<Row>(list: readonly Scorer[], options: ScorersOptions<Ro
     const run = (part: Part) =>
       semaphore.run(
         () =>
-          withRetries(async () => part.run(call), {
+          // A scorer that never answers must not keep its place after the rollout.
+          withRetries(() => unlessAborted((async () => part.run(call))(), context.signal), {
             ...{ retries: limit, pauseSeconds, signal: context.signal, isTemporary },
             onRetry: () => void retries++,
           }),

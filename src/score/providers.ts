@@ -141,7 +141,10 @@ async function askOpenai(
   const choice = answer?.choices?.[0];
   if (!choice?.message) throw unexpected(url, value);
   const { content, reasoning_content: reasoning, tool_calls: calls } = choice.message;
-  const message: TextMessage = { role: "assistant", content: typeof content === "string" ? content : "" };
+  // Mistral's reasoning models answer with parts.
+  const text = Array.isArray(content) ? content.map((part) => String(part?.text ?? "")).join("") : (content ?? "");
+  if (typeof text !== "string") throw unexpected(url, value);
+  const message: TextMessage = { role: "assistant", content: text };
   if (typeof reasoning === "string") message.reasoning = reasoning;
   const read = Array.isArray(calls)
     ? calls.map((call) => toCall(call?.id, call?.function?.name, call?.function?.arguments))

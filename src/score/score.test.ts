@@ -294,6 +294,21 @@ test.each<[string, object, string]>([
   await expect(openProvider(spec, { environment: {}, ...options })).rejects.toThrow(message);
 });
 
+test("a reply in parts is their text, and one that is no text is refused", async () => {
+  const contents: unknown[] = [
+    [
+      { type: "thinking", thinking: [] },
+      { type: "text", text: "12" },
+    ],
+    12,
+  ];
+  const server = await serve(() => completion(contents.shift() as string));
+  const { ask } = await openProvider(`${server.url}/v1#m`);
+  const call = { messages: [], tools: [], stop: [], signal: new AbortController().signal };
+  expect((await ask(call)).message.content).toBe("12");
+  await expect(ask(call)).rejects.toThrow("instead of");
+});
+
 test("a prompt gives back its messages, whatever their text is", () => {
   const chat = providerChat();
   const texts = fc.stringMatching(/^(<\|end\|>|<\|tool\|>|<\u2060|\u2060|<\||a|\n|"|<tool_call>)*$/);

@@ -1,6 +1,7 @@
 /** A Tinker service as a sampler: of the base model until published weights are loaded. */
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
+import { unlessAborted } from "../../concurrency/unless-aborted.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { chunkToJson, type InputChunk } from "../../tinker-protocol/chunks.ts";
 import type { ServiceCapabilities } from "../../tinker-protocol/handshake.ts";
@@ -135,14 +136,6 @@ async function* sample(
 
 const imageBytes = (chunks: readonly InputChunk[]): number =>
   chunks.reduce((sum, chunk) => sum + (chunk.kind === "image" ? chunk.data.length : 0), 0);
-
-/** Rejects with the signal's reason as soon as it aborts. */
-function unlessAborted<T>(result: Promise<T>, signal: AbortSignal): Promise<T> {
-  const aborted = new Promise<never>((_, reject) => {
-    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
-  });
-  return Promise.race([result, aborted]);
-}
 
 function encode(
   chunks: readonly InputChunk[],
