@@ -145,31 +145,25 @@ function RunName({ run }: { run: string }) {
   );
 }
 
+/** The views of a run, by the part of the address that names them. */
+const pages = new Map([
+  ["", Run],
+  ["anatomy", Anatomy],
+  ["groups", Groups],
+  ["group", Group],
+  ["task", Task],
+  ["episodes", Episodes],
+  ["failures", Failures],
+  ["config", Configuration],
+]);
+
 function View({ area, run, view, item }: { area: string; run: string; view: string; item: string }) {
   if (area === "") return <Runs />;
   if (area === "compare") return <Compare />;
   if (area !== "runs" || run === "") return <NotFound />;
   if (view === "episodes" && item !== "") return <Episode key={`${run} ${item}`} run={run} episode={item} />;
-  switch (view) {
-    case "":
-      return <Run key={run} run={run} />;
-    case "anatomy":
-      return <Anatomy key={run} run={run} />;
-    case "groups":
-      return <Groups key={run} run={run} />;
-    case "group":
-      return <Group key={run} run={run} />;
-    case "task":
-      return <Task key={run} run={run} />;
-    case "episodes":
-      return <Episodes key={run} run={run} />;
-    case "failures":
-      return <Failures key={run} run={run} />;
-    case "config":
-      return <Configuration key={run} run={run} />;
-    default:
-      return <NotFound />;
-  }
+  const Page = pages.get(view);
+  return Page === undefined ? <NotFound /> : <Page key={run} run={run} />;
 }
 
 const NotFound = () => (

@@ -5,7 +5,7 @@ import { generated } from "../data/generated.ts";
 import { importModule } from "../import-module.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { train } from "../trainer/train.ts";
-import { runCommandLine } from "./run-command-line.ts";
+import { runHere } from "./run-here.fixture.ts";
 
 vi.mock(import("../import-module.ts"));
 
@@ -21,17 +21,16 @@ test.each([
   ["inside", /is not a file/, /name a file such as/],
   ["notes.txt", /not an ES module in TypeScript or JavaScript/, /ends in .ts, .mts, .js or .mjs/],
 ])("hone train %s is refused with a hint", async (name, message, hint) => {
-  using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
-  expect(await runCommandLine(["train", join(folder, name)])).toBe(2);
-  const said = errors.mock.calls.join("\n");
-  expect(said).toMatch(message);
-  expect(said).toMatch(hint);
+  const { code, errors } = await runHere("train", join(folder, name));
+  expect(code).toBe(2);
+  expect(errors).toMatch(message);
+  expect(errors).toMatch(hint);
 });
 
 test("hone serve names the option that a model needs", async () => {
-  using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
-  expect(await runCommandLine(["serve", "./my-model", "--port", "0"])).toBe(2);
-  expect(errors.mock.calls.join("")).toMatch(/takes options only, not "\.\/my-model"[\s\S]*--model \.\/my-model\n/);
+  const { code, errors } = await runHere("serve", "./my-model", "--port", "0");
+  expect(code).toBe(2);
+  expect(errors).toMatch(/takes options only, not "\.\/my-model"[\s\S]*--model \.\/my-model\n/);
 });
 
 const experiment = { train: generated("rows", 64, () => ({})), workflow: async () => 1 };
@@ -45,9 +44,9 @@ test.each([
     if (calls) await train(experiment);
     return exported;
   });
-  using output = vi.spyOn(process.stdout, "write").mockReturnValue(true);
-  expect(await runCommandLine(["train", join(folder, "train.ts"), "--dry-run"])).toBe(0);
-  expect(output.mock.calls.join("\n").match(/^# .* steps/gm)).toHaveLength(1);
+  const { code, out } = await runHere("train", join(folder, "train.ts"), "--dry-run");
+  expect(code).toBe(0);
+  expect(out.match(/^# .* steps/gm)).toHaveLength(1);
 });
 
 test.each([
@@ -57,17 +56,15 @@ test.each([
   vi.mocked(importModule).mockImplementation(async () => ({
     default: { ...experiment, config: { training: { best_metric: "val/rows/pass@1" } } },
   }));
-  using output = vi.spyOn(process.stdout, "write").mockReturnValue(true);
-  using _errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
-  expect(await runCommandLine([command, join(folder, "train.ts"), ...words])).toBe(0);
-  const text = output.mock.calls.join("\n");
-  expect(text).toContain('training.best_metric = "val/rows/pass@1"');
-  expect(text).toContain("origin: the script's config");
-  expect(text).toContain("none on local: it requires a validation dataset in the script");
+  const { code, out } = await runHere(command, join(folder, "train.ts"), ...words);
+  expect(code).toBe(0);
+  expect(out).toContain('training.best_metric = "val/rows/pass@1"');
+  expect(out).toContain("origin: the script's config");
+  expect(out).toContain("none on local: it requires a validation dataset in the script");
 });
 
 test.each(["chat", "gateway", "doctor"])("hone %s says how a folder is named", async (command) => {
-  using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
-  expect(await runCommandLine([command, folder])).toBe(2);
-  expect(errors.mock.calls.join("\n")).toContain(`model.name=${folder}, a run's weights by an option such as --check`);
+  const { code, errors } = await runHere(command, folder);
+  expect(code).toBe(2);
+  expect(errors).toContain(`model.name=${folder}, a run's weights by an option such as --check`);
 });

@@ -2,6 +2,7 @@
 import { z } from "zod";
 import type { About } from "./schema/about.ts";
 import { configSchema } from "./schema.ts";
+import { parentOf } from "./tree/value-at.ts";
 
 export interface KeyDescription {
   /** `"rllm.trainer.total_epochs"` */
@@ -30,7 +31,7 @@ export const openSections: ReadonlyMap<string, About> = new Map(openSectionsOf(c
 
 /** The open section of an unlisted key; undefined for all other paths. */
 export function openSectionOf(path: string): string | undefined {
-  const section = path.slice(0, Math.max(0, path.lastIndexOf(".")));
+  const section = parentOf(path);
   return openSections.has(section) && !configKeys.has(path) && !configSections.has(path) ? section : undefined;
 }
 

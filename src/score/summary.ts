@@ -1,6 +1,7 @@
 /** What a score says about an experiment: its reward, whether rewards differ within tasks, what it costs. Pure. */
 import { relative } from "node:path";
 import { append } from "../append.ts";
+import { textOf } from "../chat/images/content.ts";
 import { mean, standardDeviation } from "../statistics.ts";
 import { formatNumber } from "../tracking/numbers.ts";
 import { type AttemptSummary, summarizeAttempts } from "../trainer/evaluation/attempts.ts";
@@ -106,8 +107,7 @@ function excerpt({ episode, reward }: { episode: Episode; reward: number }): Exc
   const asked = messages.findLast(({ role }) => role === "user")?.content ?? "";
   return {
     ...{ id: episode.id, reward, reply: text, reason: episode.explanation ?? null },
-    prompt:
-      typeof asked === "string" ? asked : asked.map((part) => (part.type === "text" ? part.text : "[image]")).join(""),
+    prompt: textOf(asked),
   };
 }
 

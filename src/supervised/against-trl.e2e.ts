@@ -27,7 +27,7 @@ interface TrlRecord {
 const file = new URL("./trl.fixture.json", import.meta.url);
 const record = JSON.parse(readFileSync(file, "utf8")) as TrlRecord;
 
-const { root, newFolder, remove } = temporaryFolders("hone-trl-");
+const { root, newFolder } = temporaryFolders("trl");
 let opened: { engine: Engine; chat: Chat };
 
 beforeAll(async () => {
@@ -37,7 +37,6 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   await opened?.engine.close();
-  remove();
 });
 
 const config: ConfigInput = {

@@ -1,7 +1,7 @@
 /** Examples, then a teacher, then rewards: a chain for a task that rewards alone do not teach. */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, expect, it } from "vitest";
+import { expect, it } from "vitest";
 import type { Engine } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { fromRows } from "../data/from-rows.ts";
@@ -11,8 +11,7 @@ import { metricLines, openToy, temporaryFolders, toy } from "../trainer/toy-expe
 import { train } from "../trainer/train.ts";
 import { sft } from "./sft.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-chain-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("chain");
 
 /** The toy engine, with a teacher that prefers "a" after any letter. */
 function engineWithTeacher() {

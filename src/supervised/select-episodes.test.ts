@@ -1,4 +1,4 @@
-import { afterAll, expect, it } from "vitest";
+import { expect, it } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
 import { fromRows } from "../data/from-rows.ts";
 import { trainStages } from "../trainer/stages.ts";
@@ -9,8 +9,7 @@ import { selectPairs, selectRows } from "./select-episodes.ts";
 import { sft } from "./sft.ts";
 import { taskFilter } from "./task-filter.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-select-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("select");
 
 it.each([
   ["0 < avg < 1", true],

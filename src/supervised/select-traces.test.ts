@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test, vi } from "vitest";
-import { runCommandLine } from "../cli/run-command-line.ts";
+import { runHere } from "../cli/run-here.fixture.ts";
 import { openTraceStore } from "../gateway/traces/open-trace-store.ts";
 import { readSpans } from "../gateway/traces/otlp.ts";
 import type { Trace } from "../gateway/traces/types.ts";
@@ -35,13 +35,9 @@ function storeOf(path: string): void {
 }
 
 async function traces(...words: string[]) {
-  const out = vi.spyOn(process.stdout, "write").mockReturnValue(true);
-  const told = vi.spyOn(process.stderr, "write").mockReturnValue(true);
-  await runCommandLine(["traces", "export", ...words]);
-  const [lines, report] = [out, told].map((spy) => spy.mock.calls.map(([text]) => String(text)).join(""));
-  vi.restoreAllMocks();
-  const rows = lines!.split("\n").filter((line) => line.startsWith("{"));
-  return { rows: rows.map((line) => JSON.parse(line)), told: report! };
+  const { out, errors: told } = await runHere("traces", "export", ...words);
+  const rows = out.split("\n").filter((line) => line.startsWith("{"));
+  return { rows: rows.map((line) => JSON.parse(line)), told };
 }
 
 const replies = (rows: { messages: { content: string }[] }[]) =>

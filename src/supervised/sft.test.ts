@@ -2,7 +2,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import { afterAll, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { ConfigInput } from "../config/schema.ts";
 import { fromRows } from "../data/from-rows.ts";
 import { openDataset } from "../data/open-dataset.ts";
@@ -13,8 +13,7 @@ import { train } from "../trainer/train.ts";
 import { dpo } from "./dpo.ts";
 import { sft } from "./sft.ts";
 
-const { newFolder, root, remove } = temporaryFolders("hone-sft-");
-afterAll(remove);
+const { newFolder, root } = temporaryFolders("sft");
 
 const reply = (content: string) => ({
   messages: [

@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setImmediate as turn } from "node:timers/promises";
 import fc from "fast-check";
-import { afterAll, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import type { Capabilities, Engine, Learner, Policy, Sampler } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
@@ -14,8 +14,7 @@ import type { TrainOptions } from "./launch.ts";
 import { countOperations, metricLines, openToy, type ToyRow, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-async-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("async");
 
 type AsyncTraining = NonNullable<NonNullable<ConfigInput["rllm"]>["async_training"]>;
 type Config = ConfigInput & { async?: AsyncTraining };

@@ -1,12 +1,11 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import { setLaunch } from "./launch.ts";
 import { openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-launch-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("launch");
 
 test("the command line overrides the options that a script passes to its first train()", async () => {
   const steps = async (folder: string) => {

@@ -1,5 +1,5 @@
 /** Each key at another value than its default, on each backend: what --explain says is compared with what a run does. */
-import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
+import { beforeAll, describe, expect, it, vi } from "vitest";
 import { localEngineOptions } from "../backends/local/options.ts";
 import { capabilitiesOf } from "../backends/registry/open-engine.ts";
 import { tinkerEngineOptions, tinkerService } from "../backends/tinker/service.ts";
@@ -38,8 +38,7 @@ vi.mock("../config/compose.ts", async (original) => {
   };
 });
 
-const { newFolder, remove } = temporaryFolders("hone-truth-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("truth");
 
 /** Read by composition, by `openChat` or by the trace store, none of which this run needs; every-key.test.ts finds the code. */
 const readElsewhere = [

@@ -1,5 +1,3 @@
-/** An experiment that takes milliseconds on a model without Python, and helpers that read its runs. */
-import { mkdtempSync } from "node:fs";
 import { join } from "node:path";
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Workflow } from "../agents/types.ts";
@@ -8,19 +6,15 @@ import type { ConfigInput } from "../config/schema.ts";
 import { generated } from "../data/generated.ts";
 import { RunError } from "../errors.ts";
 import { readLines } from "../json-lines.fixture.ts";
-import { memory, removeFolder } from "../temporary-folder.fixture.ts";
+import { memory, temporaryFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";
 import type { Experiment } from "./experiment.ts";
 
 /** Folders for runs; they do not exist yet. */
-export function temporaryFolders(prefix: string) {
-  const root = mkdtempSync(join(memory, prefix));
+export function temporaryFolders(name: string) {
+  const root = temporaryFolder(name, memory);
   let folders = 0;
-  return {
-    root,
-    newFolder: () => join(root, `run-${++folders}`),
-    remove: () => removeFolder(root),
-  };
+  return { root, newFolder: () => join(root, `run-${++folders}`) };
 }
 
 export interface ToyRow {

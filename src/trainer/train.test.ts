@@ -2,7 +2,7 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import { afterAll, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { Engine, Policy, PolicySpec } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { RunError, UserError } from "../errors.ts";
@@ -10,8 +10,7 @@ import { nightly } from "../nightly.fixture.ts";
 import { countOperations, metricLines, openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 
-const { newFolder, root, remove } = temporaryFolders("hone-train-");
-afterAll(remove);
+const { newFolder, root } = temporaryFolders("train");
 
 describe("train", () => {
   it("raises the reward, validates before, during and after, and keeps checkpoints", async () => {

@@ -1,7 +1,7 @@
 /** A learner whose tensors are in a worker: the interface of ../engine.ts spoken over the worker's protocol. */
 import { resolve } from "node:path";
 import type { MediaStore } from "../../images/media-store.ts";
-import type { Learner, LearnerSpec, Published } from "../engine.ts";
+import type { AdapterSpec, Learner, LearnerSpec, Published } from "../engine.ts";
 import { requireFitting } from "../learner-spec.ts";
 import type { Connection } from "./connection.ts";
 import { forward, forwardBackward } from "./forward-backward.ts";
@@ -36,8 +36,8 @@ export async function createWorkerLearner(
   spec: LearnerSpec,
   { native, send = sendWithCall }: WorkerLearnerOptions = {},
 ): Promise<WorkerLearner> {
-  const { trainVision: train_vision, ...adapter } = { trainVision: undefined, ...spec.adapter };
-  const created = await connection.request("create_policy", { ...spec, adapter: { ...adapter, train_vision } }).answer;
+  const fields = { ...spec, adapter: adapterFields(spec.adapter) };
+  const created = await connection.request("create_policy", fields).answer;
   const policy = created.header.policy as number;
   const call = (op: string, fields: Record<string, unknown> = {}) =>
     connection.request(op, { ...fields, policy }).answer;
@@ -90,4 +90,10 @@ export async function createWorkerLearner(
     },
   };
   return { policy, learner, call };
+}
+
+/** An adapter in the words of the worker. */
+export function adapterFields(spec: AdapterSpec) {
+  const { trainVision: train_vision, ...adapter } = { trainVision: undefined, ...spec };
+  return { ...adapter, train_vision };
 }

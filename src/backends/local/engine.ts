@@ -7,9 +7,10 @@ import { memoryStore } from "../../images/media-store.ts";
 import { preparePackage, preparePython, prepareTransformers } from "../../python/prepare.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import { type Connection, connect } from "../channel/connection.ts";
+import { adapterFields } from "../channel/learner.ts";
 import { workerImages } from "../channel/media.ts";
 import { imagesOf, modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
-import type { AdapterSpec, Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
+import type { Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { requireSameVocabulary } from "../same-vocabulary.ts";
 import { capabilities, shardedCapabilities } from "./capabilities.ts";
@@ -187,11 +188,6 @@ async function planFields({ others, ...plan }: MemoryPlan) {
     ...(model === undefined ? {} : { model: await resolveModel(model) }),
   }));
   return { ...plan, adapter: adapterFields(plan.adapter), others: await Promise.all(resolved) };
-}
-
-function adapterFields(spec: AdapterSpec) {
-  const { trainVision: train_vision, ...adapter } = { trainVision: undefined, ...spec };
-  return { ...adapter, train_vision };
 }
 
 const shardingFields = (options: LocalEngineOptions) => ({

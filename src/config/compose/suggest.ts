@@ -3,10 +3,8 @@ import { nameDistance, nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
 import { configKeys, configSections } from "../describe.ts";
 import { flagTable } from "../lightrft/flags.ts";
+import { leafOf, parentOf } from "../tree/value-at.ts";
 import { verlNames } from "./sync/verl-keys.ts";
-
-const leafOf = (key: string) => key.slice(key.lastIndexOf(".") + 1);
-const parentOf = (key: string) => key.slice(0, Math.max(0, key.lastIndexOf(".")));
 
 /** Kinds of names to suggest. */
 export interface Among {
@@ -207,11 +205,11 @@ export const fieldNames = Object.keys(systems).flatMap((system) => namesOf(syste
 
 /** `"it is TRL's name for rllm.rollout.n"`; undefined if no other system has the name, or it is in a section of Hone. */
 export function fieldName(path: string): string | undefined {
-  const section = path.slice(0, Math.max(0, path.lastIndexOf(".")));
+  const section = parentOf(path);
   const common = verlNames.get(path);
   if (common !== undefined) return `it is verl's name for ${common}; set that key instead`;
   if (configSections.has(section)) return undefined;
-  const leaf = path.slice(path.lastIndexOf(".") + 1);
+  const leaf = leafOf(path);
   for (const [system, names] of Object.entries(systems)) {
     const ours = own(names, path) ?? own(names, leaf);
     if (ours !== undefined) return `it is the name in ${system} for ${ours}`;

@@ -98,3 +98,15 @@ export function findBaseModel(models: readonly BaseModel[], name: string): BaseM
   const meant = near.length > 0 ? `. Did you mean ${near.join(" or ")}?` : "";
   throw new UserError(`this server does not serve the base model "${name}"${meant} Served: ${listed.join(", ")}`);
 }
+
+/** The model that the weights at `path` belong to. @throws UserError if another one is asked for */
+export function requireBaseModel(
+  models: readonly BaseModel[],
+  { path, baseModel }: { path: string; baseModel: string },
+  asked: string | null | undefined,
+): void {
+  const base = findBaseModel(models, baseModel);
+  if (asked && findBaseModel(models, asked) !== base) {
+    throw new UserError(`${path} belongs to the base model ${baseModel}, not to ${asked}`);
+  }
+}

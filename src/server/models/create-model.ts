@@ -9,7 +9,7 @@ import { clientMetadata, readBody } from "../bodies.ts";
 import type { Service } from "../service.ts";
 import { type LoraAdapter, modelRecord } from "../state/records.ts";
 import { requireLoadable } from "../state/saving.ts";
-import { findBaseModel } from "./base-models.ts";
+import { findBaseModel, requireBaseModel } from "./base-models.ts";
 import { modelId } from "./live-models.ts";
 
 const common = {
@@ -44,10 +44,7 @@ export function createModelFrom(creation: ModelCreation, body: unknown): Record<
   const { path, optimizer, base_model } = request;
   const make = () => {
     const checkpoint = requireLoadable(context, path, optimizer);
-    const base = findBaseModel(context.models, checkpoint.baseModel);
-    if (base_model && findBaseModel(context.models, base_model) !== base) {
-      throw new UserError(`${path} belongs to the base model ${checkpoint.baseModel}, not to ${base_model}`);
-    }
+    requireBaseModel(context.models, { path, baseModel: checkpoint.baseModel }, base_model);
     return {
       baseModel: base_model ?? checkpoint.baseModel,
       adapter: checkpoint.adapter,

@@ -5,7 +5,7 @@ import { UserError } from "../../errors.ts";
 import { readBody } from "../bodies.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
-import { type BaseModel, findBaseModel } from "../models/base-models.ts";
+import { type BaseModel, findBaseModel, requireBaseModel } from "../models/base-models.ts";
 import { createSnapshotPool, type SnapshotUse } from "../models/snapshots.ts";
 import { requireCheckpoint } from "../state/checkpoints.ts";
 import { type SamplerRecord, type SessionRecord, type Snapshot, samplerRecord } from "../state/records.ts";
@@ -66,10 +66,7 @@ export function createSamplers(context: ServerContext, sessions: Sessions) {
         return add(session, { number, baseModel: base_model, weights: "base" });
       }
       const { data, adapter, baseModel } = requireCheckpoint(context, model_path);
-      const base = findBaseModel(context.models, baseModel);
-      if (base_model && findBaseModel(context.models, base_model) !== base) {
-        throw new UserError(`${model_path} belongs to the base model ${baseModel}, not to ${base_model}`);
-      }
+      requireBaseModel(context.models, { path: model_path, baseModel }, base_model);
       return add(session, { number, baseModel, modelPath: model_path, weights: { data, adapter } });
     },
     add,

@@ -1,11 +1,10 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, expect, it } from "vitest";
+import { expect, it } from "vitest";
 import { metricLines, openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-damaged-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("damaged");
 
 function damage(run: string, step: string): void {
   const file = join(run, "checkpoints", step, "policy", "state.json");

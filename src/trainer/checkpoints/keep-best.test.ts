@@ -1,12 +1,11 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, expect, it } from "vitest";
+import { expect, it } from "vitest";
 import { metricLines, openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 import { findCheckpoint } from "./open-checkpoint.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-best-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("best");
 
 /** Unlearns what it learned: the best validation is in the middle. */
 function rising(until: number) {

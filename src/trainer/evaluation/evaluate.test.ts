@@ -1,12 +1,11 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, afterEach, beforeAll, expect, it, vi } from "vitest";
+import { afterEach, beforeAll, expect, it, vi } from "vitest";
 import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 import type { Evaluation } from "./report.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-eval-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("eval");
 afterEach(() => {
   vi.restoreAllMocks();
 });

@@ -6,7 +6,7 @@ import { listen } from "../../http/listen.ts";
 import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-before-");
+const { newFolder } = temporaryFolders("before");
 let requests = 0;
 let server: Server;
 let url: string;
@@ -19,7 +19,6 @@ beforeAll(async () => {
 });
 afterAll(() => {
   server.close();
-  remove();
 });
 
 it.each([

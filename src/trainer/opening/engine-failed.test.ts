@@ -1,13 +1,12 @@
 /** What remains when the engine ends while a run opens. */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, afterEach, expect, it, vi } from "vitest";
+import { afterEach, expect, it, vi } from "vitest";
 import { temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
-const { root, newFolder, remove } = temporaryFolders("hone-failed-");
+const { root, newFolder } = temporaryFolders("failed");
 afterEach(() => vi.unstubAllEnvs());
-afterAll(remove);
 
 /** A worker that ends at once. */
 function brokenPython(): string {

@@ -1,7 +1,7 @@
 /** Training an agent that only knows an HTTP address. */
 import { chmodSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { delimiter, join } from "node:path";
-import { afterAll, expect, test, vi } from "vitest";
+import { expect, test, vi } from "vitest";
 import type { Workflow } from "../../agents/types.ts";
 import { UserError } from "../../errors.ts";
 import { gatewayBaseURL } from "../../gateway/sessions/ambient.ts";
@@ -9,8 +9,7 @@ import { openTraceStore } from "../../gateway/traces/open-trace-store.ts";
 import { metricLines, openToy, type ToyRow, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
-const { newFolder, root, remove } = temporaryFolders("hone-train-gateway-");
-afterAll(remove);
+const { newFolder, root } = temporaryFolders("train-gateway");
 
 /** The toy's workflow over HTTP, as an agent with no idea of training would do it. */
 const overHttp: Workflow<ToyRow> = async () => {

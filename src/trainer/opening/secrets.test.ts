@@ -1,12 +1,11 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, afterEach, expect, test, vi } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-secrets-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("secrets");
 afterEach(() => vi.unstubAllEnvs());
 
 const secret = "a-secret-4711";

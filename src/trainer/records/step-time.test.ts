@@ -1,11 +1,10 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { afterAll, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { Workflow } from "../../agents/types.ts";
 import { openToy, type ToyRow, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-step-time-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("step-time");
 
 /** Milliseconds that each validation takes at least. */
 const pause = 60;

@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, beforeEach, describe, expect, it, vi } from "vitest";
+import { beforeEach, describe, expect, it, vi } from "vitest";
 import type { Workflow } from "../../agents/types.ts";
 import type { ConfigInput } from "../../config/schema.ts";
 import { RunError } from "../../errors.ts";
@@ -19,8 +19,7 @@ beforeEach(() => {
   pauses.seconds = 0;
 });
 
-const { newFolder, remove } = temporaryFolders("hone-failing-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("failing");
 
 /** Fails if `fails` returns true for the number of training rollouts begun so far. */
 function failing(fails: (begun: number) => boolean, error: () => unknown): Workflow<ToyRow> {

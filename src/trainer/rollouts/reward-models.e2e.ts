@@ -20,7 +20,7 @@ import { train } from "../train.ts";
 interface Row {
   index: number;
 }
-const { root, newFolder, remove } = temporaryFolders("hone-reward-models-");
+const { root, newFolder } = temporaryFolders("reward-models");
 const letters = "abcdefghijklmnopqrstuvwxyz";
 let model: string;
 let planted: string;
@@ -34,7 +34,6 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   (await serving)?.process.kill();
-  remove();
 });
 
 const prompt = ({ index }: Row) => `${index}`;

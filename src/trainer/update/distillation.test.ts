@@ -22,8 +22,7 @@ import { metricLines, openToy, type ToyRow, temporaryFolders, toy } from "../toy
 import { train } from "../train.ts";
 import { askTeachers } from "./ask-teachers.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-distillation-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("distillation");
 
 /** Prefers a letter, after any other. */
 const knowing = (letter: string) => {

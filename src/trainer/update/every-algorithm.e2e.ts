@@ -14,7 +14,7 @@ import { temporaryFolders } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 import { estimatorRuns, lossRuns, type NamedRun, rewardTable } from "./every-algorithm.fixture.ts";
 
-const { root, newFolder, remove } = temporaryFolders("hone-every-algorithm-");
+const { root, newFolder } = temporaryFolders("every-algorithm");
 const table = rewardTable();
 let opened: { engine: Engine; chat: Chat };
 
@@ -25,7 +25,6 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   await opened?.engine.close();
-  remove();
   table.print();
 });
 

@@ -6,10 +6,9 @@ import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 import { algorithm, estimatorRuns, lossRuns, rewardTable } from "./every-algorithm.fixture.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-every-algorithm-");
+const { newFolder } = temporaryFolders("every-algorithm");
 const table = rewardTable();
 afterAll(() => {
-  remove();
   table.print();
 });
 

@@ -6,7 +6,7 @@ import { serverSampler } from "../../backends/servers/server-sampler.ts";
 import { metricLines, openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-processed-");
+const { newFolder } = temporaryFolders("processed");
 const { engine, chat } = openToy();
 /** What the server samples from. */
 let behind: Sampler;
@@ -17,7 +17,6 @@ beforeAll(async () => {
 });
 afterAll(() => {
   server.close();
-  remove();
 });
 
 /** The toy engine's learner with the server's sampler, which shares its weights. */

@@ -1,14 +1,13 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import type { ConfigInput } from "../../config/schema.ts";
 import { readEpisode, type StoredEpisode } from "../../tracking/run-folder/read-episode.ts";
 import { packValues, type StepTraining, unpackValues } from "../../tracking/run-folder/token-values.ts";
 import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
-const { newFolder, remove } = temporaryFolders("hone-tokens-");
-afterAll(remove);
+const { newFolder } = temporaryFolders("tokens");
 
 /** The steps of a short run that were trained on, with their tokens. */
 async function recorded(config: ConfigInput) {

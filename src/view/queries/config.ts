@@ -6,7 +6,7 @@ import { configKeys } from "../../config/describe.ts";
 import type { OriginKind } from "../../config/tree/origin.ts";
 import { UserError } from "../../errors.ts";
 import { readInside } from "../../files/regular-file.ts";
-import { maskUrls } from "../../mask-urls.ts";
+import { maskUrls, maskUrlsIn } from "../../mask-urls.ts";
 import { own } from "../../own.ts";
 import { isShallow } from "../../tracking/run-folder/json-lines.ts";
 import { type ChosenOrigins, readOrigins } from "../../tracking/run-folder/run-folder.ts";
@@ -93,7 +93,7 @@ function toEntry(node: Node | null, key: string, origins: ChosenOrigins | undefi
   return {
     /** E.g. `training.learning_rate`. */
     key,
-    value: described?.about.secret === true && !isReference(value) ? "***" : masked(value),
+    value: described?.about.secret === true && !isReference(value) ? "***" : maskUrlsIn(value),
     ...optional({
       /** Where it was set, e.g. `train.yaml:3:5`; absent if not recorded. */
       origin: text ? { kind: kindOf(key, text, origins), text: maskUrls(text) } : undefined,
@@ -111,14 +111,6 @@ function kindOf(key: string, text: string, origins: ChosenOrigins | undefined): 
 
 /** A reference such as an environment variable is shown, because the file does not contain its value. */
 const isReference = (value: unknown) => value === null || (typeof value === "string" && /^\$\{[^}]*\}$/.test(value));
-
-/** Logins of URLs. */
-function masked(value: unknown): unknown {
-  if (typeof value === "string") return maskUrls(value);
-  if (Array.isArray(value)) return value.map(masked);
-  if (typeof value !== "object" || value === null) return value;
-  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, masked(inner)]));
-}
 
 /** Null if it is not set. */
 function configText({ entries }: RunConfig, key: string): string | null {
