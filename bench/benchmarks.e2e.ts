@@ -5,8 +5,8 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
+import { makeTinyModel } from "../src/base/python.fixture.ts";
 import { nightly } from "../src/nightly.fixture.ts";
-import { makeTinyModel } from "../src/python/run-python.fixture.ts";
 import { temporaryFolder } from "../src/temporary-folder.fixture.ts";
 
 const folder = temporaryFolder("bench");

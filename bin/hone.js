@@ -3,7 +3,7 @@
 import { closeSync, existsSync, openSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
-const main = new URL("../dist/cli/main.js", import.meta.url);
+const main = new URL("../dist/apps/cli/main.js", import.meta.url);
 
 /** Node loads modules many at a time. Without free descriptors it fails with a stack, or says that a package is missing. */
 function canOpenFiles() {

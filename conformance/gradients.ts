@@ -1,7 +1,7 @@
 /** Checks that forwardBackward and optimStep apply exactly the loss's gradient, and that forward agrees with them. */
 import assert from "node:assert/strict";
-import { NonFiniteLossError } from "../src/backends/check-loss-value.ts";
 import type { Engine, Learner } from "../src/backends/engine.ts";
+import { NonFiniteLossError } from "../src/backends/engine-parts.ts";
 import {
   added,
   assertClose,

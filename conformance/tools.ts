@@ -16,9 +16,8 @@ import type {
   Sampler,
   SamplingParams,
 } from "../src/backends/engine.ts";
-import { plainParams } from "../src/backends/sampling-params.ts";
-import { concatenate } from "../src/concatenate.ts";
-import { uniforms } from "../src/random.ts";
+import { plainParams } from "../src/backends/engine-parts.ts";
+import { concatenate, uniforms } from "../src/base/values.ts";
 import type { Sequence } from "../src/trajectories/types.ts";
 
 export interface ConformanceHelpers {

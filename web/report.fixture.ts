@@ -1,8 +1,8 @@
 /** The answers of a small run whose texts try everything: what an exported report contains, for tests of the page. */
-import type { Episode, Message, Turn } from "../src/view/queries/episode.ts";
-import type { EpisodeRow } from "../src/view/queries/episode-list.ts";
-import type { RunSummary } from "../src/view/queries/run.ts";
-import type { Answer, Route } from "../src/view/server/routes.ts";
+import type { Episode, Message, Turn } from "../src/apps/view/queries/episode.ts";
+import type { EpisodeRow } from "../src/apps/view/queries/episodes.ts";
+import type { RunSummary } from "../src/apps/view/queries/run.ts";
+import type { Answer, Route } from "../src/apps/view/routes.ts";
 
 const hostile = [
   "<script>window.attacked = true</script><img src=x onerror='window.attacked = true'>",

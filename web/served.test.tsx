@@ -1,8 +1,8 @@
 // @vitest-environment happy-dom
 // Own process: main.tsx draws a page when it is first loaded, and page.test.tsx loads it, too.
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
-import type { Episode } from "../src/view/queries/episode.ts";
-import type { EpisodeRow } from "../src/view/queries/episode-list.ts";
+import type { Episode } from "../src/apps/view/queries/episode.ts";
+import type { EpisodeRow } from "../src/apps/view/queries/episodes.ts";
 import { report } from "./report.fixture.ts";
 
 const api = "/api/runs/toy%20run";

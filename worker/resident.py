@@ -1,4 +1,4 @@
-"""A program that answers requests, one JSON object per line on standard input and output: the other side of `src/processes/resident.ts`.
+"""A program that answers requests, one JSON object per line on standard input and output: the other side of `src/base/resident.ts`.
 
 In:  {"id", ...} | {"id", "cancel": true}
 Out: {"id", "result"} | {"id", "error", "kind"}; before that, any number of {"id", ...}

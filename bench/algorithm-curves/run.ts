@@ -11,14 +11,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { singleTurn } from "../../src/agents/single-turn.ts";
-import type { EstimatorName } from "../../src/algorithms/estimators/index.ts";
-import { generated } from "../../src/data/generated.ts";
-import { mean } from "../../src/statistics.ts";
+import { singleTurn } from "../../src/agents/workflows.ts";
+import type { EstimatorName } from "../../src/algorithms/estimators.ts";
+import { mean } from "../../src/base/values.ts";
+import { generated } from "../../src/data/dataset.ts";
 import { tabularEngine } from "../../src/testing/index.ts";
 import { defineExperiment } from "../../src/trainer/experiment.ts";
 import { train } from "../../src/trainer/train.ts";
-import { algorithm, estimatorRuns, lossRuns, type NamedRun } from "../../src/trainer/update/every-algorithm.fixture.ts";
+import { algorithm, estimatorRuns, lossRuns, type NamedRun } from "../../src/trainer/update.fixture.ts";
 
 const { values: flags } = parseArgs({
   options: {

@@ -4,9 +4,9 @@ import type { Sampler } from "../../src/backends/engine.ts";
 
 const built = (path: string) => import(new URL(`../../dist/${path}`, import.meta.url).href);
 const { loadChat }: typeof import("../../src/chat/chat.ts") = await built("chat/chat.js");
-const { openGateway, openTraceStore, policySessions }: typeof import("../../src/gateway/index.ts") =
+const { openGateway, openTraceStore, policySessions }: typeof import("../../src/index.ts") =
   await built("gateway/index.js");
-const { serverSampler }: typeof import("../../src/backends/servers/server-sampler.ts") = await built(
+const { serverSampler }: typeof import("../../src/backends/servers/sampler.ts") = await built(
   "backends/servers/server-sampler.js",
 );
 

@@ -23,7 +23,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { freePort } from "../../src/processes/free-port.ts";
+import { freePort } from "../../src/base/processes.ts";
 import type { Load, Measured } from "./load.ts";
 
 const { values: flags } = parseArgs({

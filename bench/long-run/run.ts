@@ -13,11 +13,11 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { singleTurn } from "../../src/agents/single-turn.ts";
-import { generated } from "../../src/data/generated.ts";
-import { mean } from "../../src/statistics.ts";
+import { singleTurn } from "../../src/agents/workflows.ts";
+import { mean } from "../../src/base/values.ts";
+import { generated } from "../../src/data/dataset.ts";
 import { tabularEngine } from "../../src/testing/index.ts";
-import { eachMetrics } from "../../src/tracking/run-folder/metrics-file.ts";
+import { eachMetrics } from "../../src/tracking/run-folder.ts";
 import { defineExperiment } from "../../src/trainer/experiment.ts";
 import { train } from "../../src/trainer/train.ts";
 

@@ -12,15 +12,14 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { chatAgent } from "../../src/agents/chat-agent.ts";
-import { multiTurn } from "../../src/agents/multi-turn.ts";
 import type { Environment } from "../../src/agents/types.ts";
+import { chatAgent, multiTurn } from "../../src/agents/workflows.ts";
 import type { Sample, SampleOptions, SampleRequest, Sampler } from "../../src/backends/engine.ts";
-import type { Task } from "../../src/data/task.ts";
-import { formatBytes } from "../../src/files/durable-files.ts";
-import { runRollouts } from "../../src/rollout/run-rollouts.ts";
-import { createSamplingClient, rolloutSeed } from "../../src/rollout/session/sampling-client.ts";
-import { characterChat } from "../../src/testing/character-chat.ts";
+import { formatBytes } from "../../src/base/files.ts";
+import type { Task } from "../../src/data/dataset.ts";
+import { runRollouts } from "../../src/rollout/rollouts.ts";
+import { createSamplingClient, rolloutSeed } from "../../src/rollout/session.ts";
+import { characterChat } from "../../src/testing/scripted.ts";
 
 const { values: flags } = parseArgs({
   options: { episodes: { type: "string", default: "10000" }, turns: { type: "string", default: "4" } },

@@ -11,17 +11,17 @@
 import { rmSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { Pool } from "undici";
-import { composeEngine } from "../../src/backends/compose-engine.ts";
 import type { AdapterSpec, SampleRequest, Sampler } from "../../src/backends/engine.ts";
+import { composeEngine } from "../../src/backends/engine-parts.ts";
 import { openLocalEngine } from "../../src/backends/local/engine.ts";
-import { vllmDialect } from "../../src/backends/servers/dialects/vllm-dialect.ts";
-import { servedPolicies } from "../../src/backends/servers/served-policies.ts";
-import { openServers } from "../../src/backends/servers/server-group.ts";
-import { serverSampler } from "../../src/backends/servers/server-sampler.ts";
-import { openTokenizer } from "../../src/chat/tokens/tokenizer.ts";
-import { temporaryFolder } from "../../src/files/temporary-names.ts";
-import { deriveSeed, uniforms } from "../../src/random.ts";
-import { createSampleQueue } from "../../src/rollout/session/sample-queue.ts";
+import { openServers } from "../../src/backends/servers/group.ts";
+import { servedPolicies } from "../../src/backends/servers/policies.ts";
+import { serverSampler } from "../../src/backends/servers/sampler.ts";
+import { vllmDialect } from "../../src/backends/servers/vllm.ts";
+import { temporaryFolder } from "../../src/base/files.ts";
+import { deriveSeed, uniforms } from "../../src/base/values.ts";
+import { openTokenizer } from "../../src/chat/tokenizer.ts";
+import { createSampleQueue } from "../../src/rollout/sample-queue.ts";
 
 const { values: flags } = parseArgs({
   options: {

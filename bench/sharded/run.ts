@@ -11,8 +11,8 @@ import { parseArgs } from "node:util";
 import type { Loss } from "../../src/algorithms/types.ts";
 import { openLocalEngine } from "../../src/backends/local/engine.ts";
 import type { LocalEngineOptions } from "../../src/backends/local/options.ts";
-import { formatBytes } from "../../src/files/durable-files.ts";
-import { deriveSeed, uniforms } from "../../src/random.ts";
+import { formatBytes } from "../../src/base/files.ts";
+import { deriveSeed, uniforms } from "../../src/base/values.ts";
 
 const { values: flags } = parseArgs({
   options: {

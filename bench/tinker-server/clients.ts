@@ -7,7 +7,7 @@
 import type { Loss } from "../../src/algorithms/types.ts";
 import type { Engine, SampleRequest } from "../../src/backends/engine.ts";
 import { openTinkerEngine } from "../../src/backends/tinker/engine.ts";
-import { deriveSeed, uniforms } from "../../src/random.ts";
+import { deriveSeed, uniforms } from "../../src/base/values.ts";
 
 export interface Load {
   url: string;

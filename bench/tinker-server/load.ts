@@ -5,8 +5,8 @@ import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { formatBytes } from "../../src/files/durable-files.ts";
-import { makeTinyModel } from "../../src/python/run-python.fixture.ts";
+import { formatBytes } from "../../src/base/files.ts";
+import { makeTinyModel } from "../../src/base/python.fixture.ts";
 import type { Load, Measured } from "./clients.ts";
 import { type ServeProcess, startServe } from "./serve-process.ts";
 

@@ -15,7 +15,7 @@ export interface ServeProcess {
 
 /** @param folder gets the server's state and its log */
 export async function startServe(model: string, folder: string, more: readonly string[] = []): Promise<ServeProcess> {
-  const args = ["--import", "tsx", join(project, "src/cli/main.ts"), "serve", "--port", "0"];
+  const args = ["--import", "tsx", join(project, "src/apps/cli/main.ts"), "serve", "--port", "0"];
   const child = spawn(process.execPath, [...args, "--model", model, "--state", join(folder, "state"), ...more], {
     cwd: project,
     stdio: ["ignore", "pipe", "pipe"],

@@ -27,10 +27,9 @@ import type { Loss } from "../../src/algorithms/types.ts";
 import type { Engine } from "../../src/backends/engine.ts";
 import { openVerlEngine } from "../../src/backends/verl/engine.ts";
 import { verlEngineOptions } from "../../src/backends/verl/options.ts";
+import { makeTinyModel } from "../../src/base/python.fixture.ts";
+import { prepareEnvironment, verlEnvironment } from "../../src/base/python.ts";
 import { composeConfig } from "../../src/config/compose.ts";
-import { verlEnvironment } from "../../src/python/find.ts";
-import { prepareEnvironment } from "../../src/python/prepare.ts";
-import { makeTinyModel } from "../../src/python/run-python.fixture.ts";
 
 const batch = { sequences: 64, prompt: 64, reply: 64 };
 /** main_ppo samples this many replies for each prompt. */

@@ -7,9 +7,9 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:f
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { generateRun, generateStep } from "../../src/view/generate-run.fixture.ts";
-import type { EpisodeList } from "../../src/view/queries/episode-list.ts";
-import type { RunDetail } from "../../src/view/queries/run.ts";
+import { generateRun, generateStep } from "../../src/apps/view/generate-run.fixture.ts";
+import type { EpisodeList } from "../../src/apps/view/queries/episodes.ts";
+import type { RunDetail } from "../../src/apps/view/queries/run.ts";
 
 const { values: flags } = parseArgs({
   options: { episodes: { type: "string", default: "100000" }, requests: { type: "string", default: "15" } },
@@ -31,7 +31,7 @@ try {
 
   const server = spawn(
     process.execPath,
-    ["--import", "tsx", "src/cli/main.ts", "view", run, "--no-open", "--port", "0"],
+    ["--import", "tsx", "src/apps/cli/main.ts", "view", run, "--no-open", "--port", "0"],
     { env: { ...process.env, XDG_CACHE_HOME: join(root, "cache") }, stdio: ["ignore", "pipe", "inherit"] },
   );
   try {

@@ -1,4 +1,4 @@
-/** The folder of the models that end-to-end tests share (src/python/run-python.fixture.ts), removed after the last test. */
+/** The folder of the models that end-to-end tests share (src/base/python.fixture.ts), removed after the last test. */
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";

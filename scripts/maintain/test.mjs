@@ -57,7 +57,7 @@ const checksWith = (python) => ({
   site: [process.execPath, join(packageRoot, "scripts/maintain/site.mjs")],
   fast: vitest("--project", "unit", "--project", "unit-alone"),
   unit: vitest("--project", "unit*"),
-  run: vitest("--project", "e2e", "src/cli/train.e2e.ts", "-t", "raises the reward of a real model"),
+  run: vitest("--project", "e2e", "src/apps/cli/train.e2e.ts", "-t", "raises the reward of a real model"),
   worker: pytest(python, "worker/tests"),
   device: [
     "env",

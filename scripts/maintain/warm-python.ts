@@ -8,7 +8,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { preparePython } from "../../src/python/prepare.ts";
+import { preparePython } from "../../src/base/python.ts";
 
 export default async function setUp() {
   if (process.platform !== "linux" || process.env.HONE_COLD_PYTHON) return;
@@ -17,7 +17,7 @@ export default async function setUp() {
   const program = fileURLToPath(new URL("../../worker/tests/warm_python.py", import.meta.url));
   const server = spawn(python, [program, folder], {
     stdio: ["pipe", "pipe", "inherit"],
-    // What the worker's processes have (src/backends/local/worker-process.ts).
+    // What the worker's processes have (src/backends/local/engine.ts).
     env: {
       ...process.env,
       OMP_NUM_THREADS: process.env.OMP_NUM_THREADS ?? "1",

@@ -1,4 +1,5 @@
 /** Unmodified agents of agent frameworks: the episodes record exactly what their clients sent and received. */
+
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { HumanMessage, trimMessages } from "@langchain/core/messages";
 import { tool as langchainTool } from "@langchain/core/tools";
@@ -9,9 +10,8 @@ import { generateObject } from "ai";
 import OpenAI from "openai";
 import { describe, expect, test } from "vitest";
 import { z } from "zod";
-import { type RunWorkflowOptions, runWorkflow } from "../testing/run-workflow.ts";
-import type { Script } from "../testing/scripted-sampler.ts";
-import { toSequences } from "../trajectories/to-sequences.ts";
+import { type RunWorkflowOptions, runWorkflow, type Script } from "../testing/scripted.ts";
+import { toSequences } from "../trajectories/batch.ts";
 import type { Episode } from "../trajectories/types.ts";
 import type { GatewayAddress, Workflow } from "./types.ts";
 

@@ -1,9 +1,13 @@
 /** What users implement: how a task becomes model calls, and the reward of the outcome. */
-import type { CallOptions } from "../chat/conversations/conversation.ts";
-import type { AssistantMessage, ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
-import type { Task } from "../data/task.ts";
+
+import { UserError } from "../base/errors.ts";
+import type { CallOptions } from "../chat/conversation.ts";
+import type { AssistantMessage, ChatMessage, Content, ParsedReply, ToolDefinition } from "../chat/messages.ts";
+import type { Task } from "../data/dataset.ts";
 import type { TerminationReason, Trial } from "../trajectories/types.ts";
-import type { Shown } from "./prompt.ts";
+
+/** Text or parts become a user's message; messages stay what they are. */
+export type Shown = Content | readonly ChatMessage[];
 
 /** Of one model call; what is absent is as the run's settings say. */
 export interface CallParams extends CallOptions {
@@ -218,3 +222,35 @@ export interface WorkflowContext {
 
 /** An async function that calls the model as often as needed and returns the reward. */
 export type Workflow<Row> = (task: Task<Row>, context: WorkflowContext) => Promise<Outcome | number> | Outcome | number;
+
+// Errors that end a model call or a rollout.
+
+/** A limit forbids the model call. The rollout ends with this reason, which is not a failure. */
+export class RolloutEnded extends Error {
+  override name = "RolloutEnded";
+  readonly reason: TerminationReason;
+
+  constructor(reason: TerminationReason, message: string) {
+    super(message);
+    this.reason = reason;
+  }
+}
+
+/** The engine did not answer a model call; the cause is the engine's own error. */
+export class ModelCallError extends Error {
+  override name = "ModelCallError";
+}
+
+/** The model was called after the rollout had ended. */
+export class SessionEnded extends Error {
+  override name = "SessionEnded";
+
+  constructor() {
+    super("the model was called after the rollout had ended");
+  }
+}
+
+/** A workflow or an environment returned an invalid value. The message begins with a verb: "returned ...". */
+export class BadOutcome extends UserError {
+  override name = "BadOutcome";
+}

@@ -1,8 +1,8 @@
 /** A loss is a pure function of token outputs. This folder does not use engines, models or I/O. */
 
-import type { MetricSums } from "../statistics.ts";
+import type { MetricSums } from "../base/values.ts";
 import type { TokenOutputs } from "../trajectories/types.ts";
-import type { EngineLoss } from "./losses/definition.ts";
+import type { EngineLoss } from "./loss-definition.ts";
 
 /** The outputs that a loss reads besides the log-probabilities. */
 export interface Outputs {

@@ -3,10 +3,8 @@
  * outputs and propagates a loss's gradient with respect to them back into the weights (a vector-Jacobian product).
  */
 import type { Loss, LossValue, Outputs } from "../algorithms/types.ts";
-import type { MediaStore } from "../images/media-store.ts";
-import type { Media, StoredImage } from "../images/types.ts";
-import type { RoutingPart } from "../trajectories/routing.ts";
-import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
+import type { Media, MediaStore, StoredImage } from "../images/images.ts";
+import type { RoutingPart, Sequence, TokenOutputs } from "../trajectories/types.ts";
 
 /** The image support of an engine's model. */
 export interface EngineImages {

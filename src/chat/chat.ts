@@ -1,21 +1,298 @@
-/** Opens a model folder's tokenizer and chat template as one `Chat`. */
+/** Splits a reply's text into thinking, tool calls and content. Works without tokens. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
-import { isModulePath } from "../config/schema/about.ts";
-import type { Config } from "../config/schema.ts";
-import { UserError } from "../errors.ts";
-import { own } from "../own.ts";
-import { assembleChat } from "./assemble-chat.ts";
-import { either, type ReplyFormat } from "./formats/format.ts";
-import { detectFormat } from "./formats/formats.ts";
-import { hermes } from "./formats/hermes.ts";
-import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./templates/chat-template.ts";
-import { loadRenderer } from "./templates/define-renderer.ts";
-import { type Renderer, renderers } from "./templates/renderers.ts";
-import { encodeElsewhere } from "./tokens/encode-elsewhere.ts";
-import { openTokenizer, readJson, type Tokenizer } from "./tokens/tokenizer.ts";
-import type { Chat } from "./types.ts";
+import { UserError } from "../base/errors.ts";
+import { own } from "../base/values.ts";
+import type { ChatMessage, ParsedReply, ToolDefinition } from "./messages.ts";
+import { type Renderer, renderers } from "./renderers.ts";
+import { either, type ReplyFormat, type SplitReply, type ThinkingMarks, type WrittenCalls } from "./reply-format.ts";
+import { detectFormat, hermes } from "./reply-formats.ts";
+import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./template.ts";
+import {
+  encodeElsewhere,
+  incrementalDecoder,
+  openTokenizer,
+  readJson,
+  TextTooLong,
+  type Tokenizer,
+} from "./tokenizer.ts";
+import type { Chat, EncodeOptions, RenderOptions } from "./types.ts";
+
+export interface ParseContext {
+  /** The generation prompt began the thinking. */
+  thinking: boolean;
+  /** The offered tools. Without tools, calls are text. */
+  tools: readonly ToolDefinition[];
+  callId: (index: number) => string;
+}
+
+export function parseReply(text: string, format: ReplyFormat, { thinking, tools, callId }: ParseContext): ParsedReply {
+  const split = splitReply(text, format, thinking);
+  const { calls, content, problems }: WrittenCalls =
+    tools.length > 0 && format.calls
+      ? format.calls.read(split.content, tools)
+      : { content: split.content, calls: [], problems: [] };
+  const whole = split.reasoning === undefined && calls.length === 0;
+  return {
+    content: whole ? content : content.trim(),
+    reasoning: split.reasoning,
+    toolCalls: calls.map((call, index) => ({ id: callId(index), ...call })),
+    problems: [...split.problems, ...problems],
+  };
+}
+
+function splitReply(text: string, { split, thinking }: ReplyFormat, begun: boolean): SplitReply {
+  if (split) return split(text);
+  return thinking ? splitThinking(text, thinking, begun) : { content: text, problems: [] };
+}
+
+/** Thinking ends at the first closing mark, or at the end of the text if it was begun and not closed. */
+function splitThinking(text: string, { open, close }: ThinkingMarks, begun: boolean): SplitReply {
+  const start = text.trimStart().startsWith(open) ? text.indexOf(open) + open.length : begun ? 0 : undefined;
+  const end = text.indexOf(close, start ?? 0);
+  if (end >= 0) {
+    const reasoning = text.slice(start ?? 0, end).trim();
+    return { reasoning, content: text.slice(end + close.length), problems: [] };
+  }
+  if (start === undefined) return { content: text, problems: [] };
+  const reasoning = text.slice(start).trim();
+  const message = `the thinking has no ${close}, so there is no answer`;
+  return { reasoning, content: "", problems: [{ kind: "unclosed_thinking", message, text: reasoning }] };
+}
+
+/** Runs the same work once for several callers, and aborts it when no caller waits for it. */
+export function shareWork<Value>() {
+  const running = new Map<string, { result: Promise<Value>; waiting: number; stop: AbortController }>();
+
+  /** @throws the signal's reason if aborted */
+  return async (
+    key: string,
+    signal: AbortSignal | undefined,
+    start: (signal: AbortSignal) => Promise<Value>,
+  ): Promise<Value> => {
+    signal?.throwIfAborted();
+    let work = running.get(key);
+    if (work === undefined) {
+      const stop = new AbortController();
+      const result = start(stop.signal).finally(() => running.get(key)?.stop === stop && running.delete(key));
+      work = { result, waiting: 0, stop };
+      running.set(key, work);
+    }
+    const shared = work;
+    shared.waiting++;
+    let leave = () => {};
+    const left = new Promise<never>((_, reject) => {
+      leave = () => reject(signal?.reason);
+      signal?.addEventListener("abort", leave, { once: true });
+    });
+    try {
+      return await Promise.race([shared.result, left]);
+    } finally {
+      signal?.removeEventListener("abort", leave);
+      if (--shared.waiting === 0) {
+        if (running.get(key) === shared) running.delete(key);
+        shared.stop.abort(signal?.reason);
+      }
+    }
+  };
+}
+
+// Assembles a `Chat` from a tokenizer, a renderer of messages and a parser of replies.
+
+/** Encodes on another thread. */
+type Encode = (text: string, options: EncodeOptions, signal?: AbortSignal) => Promise<Int32Array>;
+
+export interface ChatParts {
+  encode: Chat["encode"];
+  /** The same on another thread. */
+  encodeElsewhere?: Encode;
+  /** Lower bound of a text's number of tokens. Default 0. */
+  leastTokens?: (text: string) => number;
+  decode: Chat["decode"];
+  renderText: (messages: readonly ChatMessage[], options: RenderOptions) => string;
+  /** The template writes the date, so the same messages may be rendered differently later. Default false. */
+  readsClock?: boolean;
+  format: ReplyFormat;
+  /** Add the tokenizer's own tokens (BOS) before a rendered conversation. Most chat templates write them. */
+  addSpecial?: boolean;
+  /** Texts of the special tokens, which are removed from replies. */
+  specials: readonly string[];
+  ids: { bos: number | null; eos: number | null; pad: number | null };
+  /** Further tokens that end a turn. */
+  stopIds?: readonly number[];
+  accumulateReasoning?: boolean;
+  /** Defaults of the render options. */
+  thinking?: boolean | undefined;
+  reasoningEffort?: string | undefined;
+}
+
+const mark = "Qz7reply7zQ";
+
+/** Texts of more characters, which take over 10 to 20 ms to encode, are encoded on another thread. */
+const longText = 30_000;
+
+export function assembleChat(parts: ChatParts): Chat {
+  const { encode, decode, format, addSpecial = false, specials, ids } = parts;
+  const withDefaults = (options: RenderOptions = {}): RenderOptions => ({
+    ...options,
+    thinking: options.thinking ?? parts.thinking,
+    reasoningEffort: options.reasoningEffort ?? parts.reasoningEffort,
+  });
+  const renderText: Chat["renderText"] = (messages, given) => {
+    const options = withDefaults(given);
+    const text = parts.renderText(messages, options);
+    if (options.tools?.length && format.calls === undefined) {
+      throw new UserError(
+        "this model's chat template supports tools, but Hone does not recognize its format of tool calls",
+        {
+          hint: "if another model family has the same format, name it (rollout_engine.renderer_name=qwen3), else describe the format in a file: see defineRenderer in docs/guide/reply-formats.md",
+        },
+      );
+    }
+    // Some templates always open thinking. It is closed at once if thinking is off.
+    const closes = options.thinking === false && options.addGenerationPrompt !== false && endsInThinking(text);
+    return closes ? `${text.trimEnd()}\n\n${format.thinking?.close}\n\n` : text;
+  };
+
+  const encodeLater: Chat["encodeLater"] = async (text, { maxPromptTokens = Infinity, signal, ...options } = {}) => {
+    signal?.throwIfAborted();
+    const least = parts.leastTokens?.(text) ?? 0;
+    if (least > maxPromptTokens) throw new TextTooLong(least);
+    if (parts.encodeElsewhere === undefined || text.length < longText) return encode(text, options);
+    return parts.encodeElsewhere(text, options, signal);
+  };
+
+  const latest = rememberLatest<Int32Array>(64);
+  /** Prompts of groups that are being encoded on another thread. */
+  const coming = shareWork<Int32Array>();
+  const { ends = [], writtenEnds = [], opensNext = [] } = format;
+  const turnEnd = turnEndOf(renderText, specials) ?? ends[0];
+  /** A text that is not a token of this model ends nothing. */
+  const tokensOf = (texts: readonly string[]) =>
+    texts.flatMap((text) => [encode(text)].filter(({ length }) => length === 1).flatMap((tokens) => [...tokens]));
+  const endIds = turnEnd === undefined ? [] : [...encode(turnEnd)];
+  const stopIds = [...new Set([...endIds, ids.eos, ...(parts.stopIds ?? []), ...tokensOf(ends)])].filter(
+    (id) => id !== null,
+  );
+  const withoutStop = (tokens: ArrayLike<number>) => {
+    const list = Array.from(tokens);
+    return stopIds.includes(list.at(-1) ?? -1) ? list.slice(0, -1) : list;
+  };
+  const withoutSpecials = (text: string) => specials.reduce((rest, special) => rest.replaceAll(special, ""), text);
+
+  const endsInThinking = (prompt: string) =>
+    format.thinking !== undefined && prompt.trimEnd().endsWith(format.thinking.open);
+  const opening = new Map<string, boolean>();
+  /** Whether the generation prompt leaves a `<think>` open. */
+  function opensThinking(options: RenderOptions): boolean {
+    const { thinking, reasoningEffort } = withDefaults(options);
+    const key = JSON.stringify([thinking, reasoningEffort]);
+    const known = opening.get(key);
+    if (known !== undefined) return known;
+    const opens = endsInThinking(renderText([{ role: "user", content: mark }], { ...options, tools: [] }));
+    opening.set(key, opens);
+    return opens;
+  }
+
+  const thinkingOf: Chat["thinkingOf"] = (options = {}) =>
+    format.thinking ? (opensThinking(options) ? "begun" : "possible") : "never";
+
+  return {
+    render(messages, options = {}) {
+      const tokens = () => encode(renderText(messages, options), { addSpecial });
+      const key = parts.readsClock ? undefined : openingKey(messages, options);
+      return key === undefined ? tokens() : latest.keep(key, latest.get(key) ?? tokens());
+    },
+    async renderLater(messages, { maxPromptTokens, signal, ...options } = {}) {
+      const key = parts.readsClock ? undefined : openingKey(messages, options);
+      const known = key === undefined ? undefined : latest.get(key);
+      if (key !== undefined && known !== undefined) return latest.keep(key, known);
+      const text = renderText(messages, options);
+      const encoded = (stop = signal) => encodeLater(text, { addSpecial, maxPromptTokens, signal: stop });
+      if (key === undefined) return encoded();
+      return latest.keep(
+        key,
+        await (text.length < longText ? encoded() : coming(`${maxPromptTokens} ${key}`, signal, encoded)),
+      );
+    },
+    renderText,
+    parse(reply, { callId = (index: number) => `call_${index}`, ...options } = {}) {
+      const text = typeof reply === "string" ? reply : decode(withoutStop(reply));
+      const thinking = thinkingOf(options) === "begun";
+      const parsed = parseReply(text, format, { thinking, tools: options.tools ?? [], callId });
+      const { content, reasoning } = parsed;
+      return {
+        ...parsed,
+        content: withoutSpecials(content),
+        reasoning: reasoning === undefined ? undefined : withoutSpecials(reasoning),
+      };
+    },
+    format,
+    thinkingOf,
+    withoutSpecials,
+    encode,
+    encodeLater,
+    decode,
+    incrementalDecoder: (options) => incrementalDecoder((tokens) => decode(tokens, options)),
+    bosId: ids.bos,
+    eosId: ids.eos,
+    padId: ids.pad,
+    stopIds,
+    accumulateReasoning: parts.accumulateReasoning ?? false,
+    turnEnd,
+    turnEnds: [...new Set([turnEnd, ...writtenEnds, ...ends])].filter((end) => end !== undefined),
+    sharedStopIds: tokensOf(opensNext),
+  };
+}
+
+/**
+ * The rollouts of a group begin with the same prompt, so its tokens are kept.
+ *
+ * @returns a key of everything that the prompt depends on; undefined for conversations with replies, which differ between
+ * rollouts
+ */
+function openingKey(messages: readonly ChatMessage[], options: RenderOptions): string | undefined {
+  if (messages.some(({ role }) => role === "assistant" || role === "tool")) return undefined;
+  const { tools, thinking, reasoningEffort, addGenerationPrompt } = options;
+  return JSON.stringify([messages, tools, thinking, reasoningEffort, addGenerationPrompt]);
+}
+
+function rememberLatest<Value>(size: number) {
+  const known = new Map<string, Value>();
+  return {
+    get: (key: string) => known.get(key),
+    /** A known value becomes the newest. */
+    keep(key: string, value: Value): Value {
+      known.delete(key);
+      known.set(key, value);
+      const [oldest] = known.keys();
+      if (known.size > size && oldest !== undefined) known.delete(oldest);
+      return value;
+    },
+  };
+}
+
+/**
+ * The special token that the template writes after an assistant's message, if any. A template that refuses two messages
+ * throws at its first use.
+ */
+function turnEndOf(renderText: Chat["renderText"], specials: readonly string[]): string | undefined {
+  let text: string;
+  try {
+    const messages = [
+      { role: "user", content: "a" },
+      { role: "assistant", content: mark },
+    ] as const;
+    text = renderText(messages, { addGenerationPrompt: false });
+  } catch {
+    return undefined;
+  }
+  const after = text.slice(text.lastIndexOf(mark) + mark.length).trimStart();
+  return specials.find((special) => special !== "" && after.startsWith(special));
+}
+
+// Opens a model folder's tokenizer and chat template as one `Chat`.
 
 export interface LoadChatOptions {
   /**
@@ -128,25 +405,4 @@ function readStopIds(directory: string): number[] {
   const parsed = generationConfig.safeParse(readJson(file));
   if (!parsed.success) throw new UserError(`${file}: ${z.prettifyError(parsed.error)}`);
   return [parsed.data.eos_token_id ?? []].flat();
-}
-
-/**
- * @param log called for settings that have no effect with this model
- * @throws UserError as `loadChat` does
- */
-export async function openChat(
-  directory: string,
-  { rllm, rollout_engine }: Config,
-  log?: (line: string) => void,
-): Promise<Chat> {
-  const { renderer_name: name } = rollout_engine;
-  const isFile = name !== null && isModulePath(name);
-  return loadChat(directory, {
-    rendererName: isFile ? null : name,
-    renderer: isFile ? await loadRenderer(name) : undefined,
-    disableThinking: rllm.disable_thinking,
-    accumulateReasoning: rllm.accumulate_reasoning,
-    reasoningEffort: rollout_engine.reasoning_effort,
-    log,
-  });
 }

@@ -1,6 +1,6 @@
 /** The interface of a model's tokenizer and chat template: text <-> tokens. */
-import type { ReplyFormat } from "./formats/format.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "./messages.ts";
+import type { ReplyFormat } from "./reply-format.ts";
 
 export interface RenderOptions {
   /** End with the header of the assistant's turn, so that the model answers. Default true. */

@@ -4,15 +4,13 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { UserError } from "../errors.ts";
+import { UserError } from "../base/errors.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { fieldNames } from "./compose/suggest.ts";
+import { fieldNames } from "./check.ts";
 import { type ConfigSources, composeConfig } from "./compose.ts";
-import { configKeys } from "./describe.ts";
-import { type ConfigInput, configSchema } from "./schema.ts";
-import { originText } from "./tree/origin.ts";
-import { valueAt } from "./tree/value-at.ts";
+import { type ConfigInput, configKeys, configSchema } from "./schema.ts";
+import { originText, valueAt } from "./tree.ts";
 
 const folder = temporaryFolder("config");
 

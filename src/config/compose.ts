@@ -3,25 +3,31 @@
  * schema defaults < config/*.yaml < a front end's presets < the script's config < YAML files < its flags < overrides
  * in Hydra's syntax. Then keys with two names are synchronized, references are resolved, and every value is checked.
  */
-
-import { backendSettings } from "./compose/backends.ts";
-import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./compose/check.ts";
-import { applyRules } from "./compose/sync/sync.ts";
-import { configKeys, configSections, openSectionOf } from "./describe.ts";
-import { composeHydra, type HydraComposition, type HydraRequest } from "./hydra/compose-hydra.ts";
-import { isMistake, type Override, parseOverride } from "./hydra/parse-override.ts";
+import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./check.ts";
+import { composeHydra, type HydraComposition, type HydraRequest } from "./hydra/compose.ts";
+import { isMistake, type Override, parseOverride } from "./hydra/overrides.ts";
 import { resolveTree } from "./hydra/resolve.ts";
-import { type Mistake, mistakesError } from "./mistakes.ts";
 import { type Backend, backends } from "./schema/about.ts";
-import type { Config, ConfigInput } from "./schema.ts";
-import { maskLiterals, maskOverride, withoutSecrets } from "./secrets/without-secrets.ts";
-import { type MapNode, nodeFromObject, plain } from "./tree/node.ts";
-import { layerOf, type Origin } from "./tree/origin.ts";
-import { shippedFolder } from "./tree/shipped.ts";
-import { copyTree, leavesOf, nodeOf, putNode } from "./tree/tree.ts";
-import { valueAt } from "./tree/value-at.ts";
-import type { ConfigWarning } from "./warnings.ts";
-import { positionText, readYamlFile } from "./yaml/read-yaml.ts";
+import { type Config, type ConfigInput, configKeys, configSections, openSectionOf } from "./schema.ts";
+import { maskLiterals, maskOverride, mistakesError, withoutSecrets } from "./secrets.ts";
+import { applyRules } from "./synonyms.ts";
+import {
+  type ConfigWarning,
+  copyTree,
+  layerOf,
+  leavesOf,
+  type MapNode,
+  type Mistake,
+  nodeFromObject,
+  nodeOf,
+  type Origin,
+  plain,
+  putNode,
+  shippedFolder,
+  valueAt,
+} from "./tree.ts";
+import { backendSettings } from "./verl-keys.ts";
+import { positionText, readYamlFile } from "./yaml.ts";
 
 export interface ConfigSources {
   /** Defaults of a command-line front end (`hone lightrft`, ...); lower priority than the script's config. */

@@ -1,9 +1,8 @@
 /** Compares two composed configurations. */
 import { isDeepStrictEqual } from "node:util";
 import type { ComposedConfig } from "./compose.ts";
-import { shownValue } from "./secrets/without-secrets.ts";
-import { originText } from "./tree/origin.ts";
-import { valueAt } from "./tree/value-at.ts";
+import { shownValue } from "./secrets.ts";
+import { originText, valueAt } from "./tree.ts";
 
 interface Side {
   /** The value with secrets masked. */

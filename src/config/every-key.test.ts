@@ -3,9 +3,9 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
-import { forwardedKeys, sharedKeys } from "./compose/sync/shared-keys.ts";
 import { configReads, isReadOf } from "./config-reads.fixture.ts";
-import { configKeys, type KeyDescription } from "./describe.ts";
+import { configKeys, type KeyDescription } from "./schema.ts";
+import { forwardedKeys, sharedKeys } from "./synonyms.ts";
 
 const source = fileURLToPath(new URL("..", import.meta.url));
 
@@ -15,7 +15,7 @@ const readOtherwise: Readonly<Record<string, { file: string; word: string }>> = 
   ...Object.fromEntries(
     [...configKeys.keys()]
       .filter((key) => key.startsWith("rllm.algorithm.policy_loss."))
-      .map((key) => [key, { file: "trainer/recipe/loss-options.ts", word: "...algorithm.policy_loss" }]),
+      .map((key) => [key, { file: "trainer/recipe.ts", word: "...algorithm.policy_loss" }]),
   ),
   ...Object.fromEntries(
     [...configKeys.keys()]
@@ -23,7 +23,7 @@ const readOtherwise: Readonly<Record<string, { file: string; word: string }>> = 
       .map((key) => [
         key,
         {
-          file: "trajectories/group-trajectories.ts",
+          file: "trajectories/groups.ts",
           word: key.endsWith(".enable") ? "filtering.enable" : "filtering[`mask_",
         },
       ]),

@@ -6,7 +6,7 @@ import { Ajv, type ErrorObject } from "ajv";
 import { expect, test } from "vitest";
 import { isMap, LineCounter, parseDocument } from "yaml";
 import { configJsonSchema } from "./json-schema.ts";
-import { shippedFolder } from "./tree/shipped.ts";
+import { shippedFolder } from "./tree.ts";
 
 const schema = configJsonSchema();
 const ajv = new Ajv({ allErrors: true, strict: true, strictTypes: false });

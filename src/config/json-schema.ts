@@ -1,9 +1,8 @@
 /** The configuration's JSON Schema for editors: completion, hover text and error highlighting. */
 import { z } from "zod";
-import { verlSections, verlTypes } from "./compose/sync/verl-keys.ts";
 import type { About } from "./schema/about.ts";
-
 import { configSchema } from "./schema.ts";
+import { verlSections, verlTypes } from "./verl-keys.ts";
 
 interface JsonSchema {
   type?: string | string[];

@@ -3,22 +3,43 @@
  * pages derive from it. Keys are spelled as in the reference documents; each section has its own file in schema/.
  */
 import { z } from "zod";
-import { backends, section } from "./schema/about.ts";
-import { agent, env, workflow } from "./schema/agents.ts";
-import { algorithm, critic, stepwiseAdvantage } from "./schema/algorithm.ts";
-import { data, rllmData } from "./schema/data.ts";
-import { distill, distillation } from "./schema/distillation.ts";
-import { compactFiltering, dynamicSampling, processingFlags, rejectionSample } from "./schema/filters.ts";
-import { local } from "./schema/local.ts";
-import { model } from "./schema/model.ts";
-import { reward } from "./schema/reward.ts";
-import { rollout, samplingBlock } from "./schema/rollout.ts";
-import { remoteRuntime } from "./schema/runtime.ts";
-import { gateway, sdk } from "./schema/sdk.ts";
-import { dpo, sft } from "./schema/supervised.ts";
-import { rolloutEngine, tinkerKeys } from "./schema/tinker.ts";
-import { asyncTraining, episodeLogging, trainer } from "./schema/trainer.ts";
-import { training, validation } from "./schema/training.ts";
+import { type About, backends, section } from "./schema/about.ts";
+import {
+  agent,
+  algorithm,
+  asyncTraining,
+  compactFiltering,
+  critic,
+  dynamicSampling,
+  env,
+  episodeLogging,
+  gateway,
+  processingFlags,
+  rejectionSample,
+  remoteRuntime,
+  reward,
+  rollout,
+  samplingBlock,
+  sdk,
+  stepwiseAdvantage,
+  trainer,
+  workflow,
+} from "./schema/rllm.ts";
+import {
+  data,
+  distill,
+  distillation,
+  dpo,
+  local,
+  model,
+  rllmData,
+  rolloutEngine,
+  sft,
+  tinkerKeys,
+  training,
+  validation,
+} from "./schema/training.ts";
+import { parentOf } from "./tree.ts";
 
 const rllm = section({
   backend: z.enum(backends).default("local").describe("Backend that samples and trains.").meta({
@@ -71,3 +92,150 @@ export const configSchema = z.strictObject({
 export type Config = z.output<typeof configSchema>;
 /** The configuration as a user writes it: any part of the tree. */
 export type ConfigInput = z.input<typeof configSchema>;
+
+// The schema as a flat list of keys, for help, the reference pages and checks of single values.
+
+export interface KeyDescription {
+  /** `"rllm.trainer.total_epochs"` */
+  key: string;
+  /** The type in words: `"integer >= 1"`, `"constant | linear | cosine"`. */
+  type: string;
+  default: unknown;
+  description: string;
+  /** Checks a value of this key. */
+  schema: z.ZodType;
+  /** Whether the key accepts any text, so a number is read as text. */
+  acceptsText: boolean;
+  /** The listed values, if any. */
+  options: readonly string[];
+  /** The key's metadata from the schema. */
+  about: About;
+}
+
+/** Every key of the configuration, in the schema's order. */
+export const configKeys: ReadonlyMap<string, KeyDescription> = new Map(
+  keysOf(configSchema, "").map((description) => [description.key, description]),
+);
+
+/** Sections that accept further keys, e.g. `"rllm.rollout.train"`, with the metadata of those keys. */
+export const openSections: ReadonlyMap<string, About> = new Map(openSectionsOf(configSchema, ""));
+
+/** The open section of an unlisted key; undefined for all other paths. */
+export function openSectionOf(path: string): string | undefined {
+  const section = parentOf(path);
+  return openSections.has(section) && !configKeys.has(path) && !configSections.has(path) ? section : undefined;
+}
+
+/** Every section (`"rllm"`, `"rllm.trainer"`, ...): paths that contain keys. */
+export const configSections: ReadonlySet<string> = new Set(
+  [...configKeys.keys()].flatMap((key) => {
+    const names = key.split(".");
+    return names.slice(1).map((_, index) => names.slice(0, index + 1).join("."));
+  }),
+);
+
+function keysOf(section: z.ZodObject, prefix: string): KeyDescription[] {
+  return childrenOf(section, prefix).flatMap(([key, child]) =>
+    child instanceof z.ZodObject ? keysOf(child, key) : [describeKey(key, child)],
+  );
+}
+
+function openSectionsOf(section: z.ZodObject, prefix: string): [string, About][] {
+  const catchall = section.def.catchall as z.ZodType | undefined;
+  const own: [string, About][] = catchall && !(catchall instanceof z.ZodNever) ? [[prefix, catchall.meta() ?? {}]] : [];
+  const inner = childrenOf(section, prefix).flatMap(([key, child]) =>
+    child instanceof z.ZodObject ? openSectionsOf(child, key) : [],
+  );
+  return [...own, ...inner];
+}
+
+function childrenOf(section: z.ZodObject, prefix: string): [string, z.ZodType][] {
+  return Object.entries(section.shape).map(([name, child]) => [
+    prefix === "" ? name : `${prefix}.${name}`,
+    (child instanceof z.ZodPrefault ? child.unwrap() : child) as z.ZodType,
+  ]);
+}
+
+/** The subset of JSON Schema that the leaves of this configuration use. */
+interface LeafSchema {
+  type?: string | string[];
+  default?: unknown;
+  description?: string;
+  enum?: string[];
+  anyOf?: LeafSchema[];
+  items?: LeafSchema;
+  minimum?: number;
+  maximum?: number;
+  exclusiveMinimum?: number;
+  exclusiveMaximum?: number;
+  minLength?: number;
+  /** The type in words, for text that must match a pattern. */
+  title?: string;
+}
+
+/** Describes one key. Types in words are derived from JSON Schema, which is slow, so they are computed on first use. */
+export function describeKey(key: string, schema: z.ZodType): KeyDescription {
+  const about: About & { description?: string | undefined } = schema.meta() ?? {};
+  let cached: LeafSchema[] | undefined;
+  const leaf = () => {
+    cached ??= alternatives(z.toJSONSchema(schema, { io: "input" }) as LeafSchema);
+    return cached;
+  };
+  return {
+    key,
+    get type() {
+      const types = leaf().map(typeText);
+      const named = about.options === undefined ? [] : [`${about.options.join(" | ")}`, "another name"];
+      return [...named, ...types.filter((type) => named.length === 0 || !/^(non-empty )?text$/.test(type))].join(
+        " or ",
+      );
+    },
+    default: schema instanceof z.ZodDefault ? schema.def.defaultValue : undefined,
+    description: about.description ?? "",
+    schema,
+    get acceptsText() {
+      return leaf().some(({ type, enum: options }) => type === "string" && options === undefined);
+    },
+    get options() {
+      return about.options ?? leaf().flatMap(({ enum: options, items }) => options ?? items?.enum ?? []);
+    },
+    about,
+  };
+}
+
+/** Normalizes the two ways in which JSON Schema spells "text or null". */
+function alternatives(leaf: LeafSchema): LeafSchema[] {
+  const { anyOf, type } = leaf;
+  return (
+    anyOf ??
+    (Array.isArray(type) ? type.map((one) => (one === "null" ? { type: one } : { ...leaf, type: one })) : [leaf])
+  );
+}
+
+function typeText(leaf: LeafSchema): string {
+  const several = alternatives(leaf);
+  if (several.length > 1) return several.map(typeText).join(" or ");
+  if (leaf.title !== undefined) return leaf.title;
+  if (leaf.enum !== undefined) return leaf.enum.join(" | ");
+  if (leaf.type === "array") return `list of ${typeText(leaf.items ?? {})}`;
+  if (leaf.type === "boolean") return "true or false";
+  if (leaf.type === "string") return leaf.minLength ? "non-empty text" : "text";
+  if (leaf.type === "integer" || leaf.type === "number") return `${leaf.type}${rangeText(leaf)}`;
+  if (leaf.type === "object") return "section with any keys";
+  return leaf.type === "null" ? "null" : "anything";
+}
+
+function rangeText(leaf: LeafSchema): string {
+  const bounds = [
+    bound(">=", leaf.minimum),
+    bound(">", leaf.exclusiveMinimum),
+    bound("<=", leaf.maximum),
+    bound("<", leaf.exclusiveMaximum),
+  ].filter((text) => text !== "");
+  return bounds.length === 0 ? "" : ` ${bounds.join(" and ")}`;
+}
+
+/** Omits the bounds of safe integers, which are not useful to a reader. */
+function bound(sign: string, value: number | undefined): string {
+  return value === undefined || Math.abs(value) === Number.MAX_SAFE_INTEGER ? "" : `${sign} ${value}`;
+}

@@ -3,15 +3,12 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { z } from "zod";
-import { UserError } from "../errors.ts";
+import { UserError } from "../base/errors.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { columns } from "./columns.ts";
-import { concatenate, fileDataset } from "./file-dataset.ts";
-import { fromRows } from "./from-rows.ts";
-import { generated } from "./generated.ts";
-import { openJsonl } from "./jsonl.ts";
+import type { Dataset } from "./dataset.ts";
+import { columns, fromRows, generated } from "./dataset.ts";
+import { concatenate, fileDataset, openJsonl } from "./files.ts";
 import { openDataset } from "./open-dataset.ts";
-import type { Dataset } from "./types.ts";
 
 const folder = temporaryFolder("data");
 

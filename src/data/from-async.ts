@@ -1,14 +1,11 @@
 /** Creates a dataset from rows that somebody's client fetches: Langfuse, LangSmith, Braintrust, a database. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { HoneError, UserError } from "../errors.ts";
-import { writeWhole } from "../files/durable-files.ts";
-import { makeFolder } from "../files/make-folder.ts";
-import { pendingResume } from "../pending-resume.ts";
-import { userFrames } from "../stack-frames.ts";
-import { fileDataset, idText } from "./file-dataset.ts";
-import { openJsonl } from "./jsonl.ts";
-import type { Dataset } from "./types.ts";
+import { HoneError, UserError, userFrames } from "../base/errors.ts";
+import { makeFolder, writeWhole } from "../base/files.ts";
+import { pendingResume } from "../base/import-module.ts";
+import type { Dataset } from "./dataset.ts";
+import { fileDataset, idText, openJsonl } from "./files.ts";
 
 /**
  * Fetches all rows now. A run keeps them in its folder (`data/{name}.jsonl`), and a run that is continued with `--resume`

@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import { join } from "node:path";
-import { listen } from "../http/listen.ts";
+import { listen } from "../base/http.ts";
 
 const jsonl = (...rows: unknown[]) => rows.map((row) => `${JSON.stringify(row)}\n`).join("");
 export const parquet = readFileSync(join(import.meta.dirname, "fixtures", "groups-zstd.parquet"));

@@ -1,9 +1,9 @@
-/** A conversation with tools through the gateway, for every recorded model (src/chat/formats/recorded.fixture.ts). */
+/** A conversation with tools through the gateway, for every recorded model (src/chat/reply-formats.fixture.ts). */
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import type { Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
-import { question } from "../chat/formats/recorded.fixture.ts";
 import type { ChatMessage, ToolDefinition } from "../chat/messages.ts";
+import { question } from "../chat/reply-formats.fixture.ts";
 import type { Chat } from "../chat/types.ts";
 import { dialects, type Shown } from "./dialects.fixture.ts";
 import { testGateway } from "./open-gateway.fixture.ts";

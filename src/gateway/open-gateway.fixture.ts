@@ -1,13 +1,13 @@
 /** A gateway over a scripted model, for tests: real HTTP, real clients, no weights. */
 
-import { ownDistribution } from "../backends/sampling-params.ts";
+import { ownDistribution } from "../backends/engine-parts.ts";
 import type { Chat } from "../chat/types.ts";
-import type { SampleSource } from "../rollout/session/sample-queue.ts";
-import { createSamplingClient } from "../rollout/session/sampling-client.ts";
-import { type Script, scriptedSampler } from "../testing/scripted-sampler.ts";
+import type { SampleSource } from "../rollout/sample-queue.ts";
+import { createSamplingClient } from "../rollout/session.ts";
+import { type Script, scriptedSampler } from "../testing/scripted.ts";
 import type { GatewayOptions } from "./gateway.ts";
 import { openGateway } from "./gateway.ts";
-import { openTraceStore } from "./traces/open-trace-store.ts";
+import { openTraceStore } from "./traces/store.ts";
 
 export interface TestGatewayOptions extends Partial<GatewayOptions> {
   reply: Script;

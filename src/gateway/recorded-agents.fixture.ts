@@ -1,5 +1,5 @@
 /** The scripted model of the recorded coding agents: runs one command with the shell tool that the agent offers, then ends. */
-import type { Script } from "../testing/scripted-sampler.ts";
+import type { Script } from "../testing/scripted.ts";
 
 const command = "echo done > answer.txt";
 

@@ -1,6 +1,6 @@
 /** Changes PNG and JPEG files along their structure: chunks, segments, scans, sizes and lengths. */
 import { crc32, deflateSync } from "node:zlib";
-import { randomInteger } from "../random.ts";
+import { randomInteger } from "../base/values.ts";
 
 type Random = () => number;
 

@@ -1,9 +1,9 @@
 import { createServer } from "node:http";
 import { text } from "node:stream/consumers";
 import { afterEach, expect, test } from "vitest";
-import { listen } from "../http/listen.ts";
-import { freePort } from "../processes/free-port.ts";
-import { runWorkflow } from "../testing/run-workflow.ts";
+import { listen } from "../base/http.ts";
+import { freePort } from "../base/processes.ts";
+import { runWorkflow } from "../testing/scripted.ts";
 import { type NemoGymRow, nemoGym } from "./nemo-gym.ts";
 
 interface Run extends NemoGymRow {

@@ -9,10 +9,8 @@ import { pipeline } from "node:stream/promises";
 import { Agent, request } from "undici";
 import { z } from "zod";
 import type { GatewayAddress, Outcome, Workflow } from "../agents/types.ts";
-import { RunError, UserError } from "../errors.ts";
-import { answerText } from "../http/answer-text.ts";
-import { listen } from "../http/listen.ts";
-import { webRefusal } from "../http/web-guard.ts";
+import { RunError, UserError } from "../base/errors.ts";
+import { answerText, listen, webRefusal } from "../base/http.ts";
 
 export interface NemoGymOptions {
   /** Address of an agent server, e.g. `http://127.0.0.1:11001`. */

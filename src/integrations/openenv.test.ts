@@ -1,7 +1,7 @@
 import { afterEach, expect, test } from "vitest";
-import { multiTurn } from "../agents/multi-turn.ts";
-import { runWorkflow } from "../testing/run-workflow.ts";
-import type { Script } from "../testing/scripted-sampler.ts";
+import { multiTurn } from "../agents/workflows.ts";
+import type { Script } from "../testing/scripted.ts";
+import { runWorkflow } from "../testing/scripted.ts";
 import { type OpenEnvOptions, openEnv } from "./openenv.ts";
 import { type Connection, type WebSocketServer, webSocketServer } from "./websocket-server.fixture.ts";
 

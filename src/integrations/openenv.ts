@@ -7,11 +7,11 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Agent, buildConnector, WebSocket } from "undici";
 import { z } from "zod";
 import type { Environment, Observation } from "../agents/types.ts";
+import { RunError, UserError } from "../base/errors.ts";
 import type { ChatMessage, ToolDefinition } from "../chat/messages.ts";
-import { type Engine, findEngine } from "../containers/engine.ts";
-import { type Started, startContainer } from "../containers/start.ts";
-import type { Task } from "../data/task.ts";
-import { RunError, UserError } from "../errors.ts";
+import type { Task } from "../data/dataset.ts";
+import { type Started, startContainer } from "./containers/container.ts";
+import { type Engine, findEngine } from "./containers/engine.ts";
 
 export interface OpenEnvOptions<Row> {
   /** Address of the server, e.g. `http://localhost:8000`. Either this or `image`. */

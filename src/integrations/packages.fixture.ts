@@ -2,9 +2,9 @@
 import { createServer } from "node:http";
 import module, { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
-import { singleTurn } from "../agents/single-turn.ts";
+import { singleTurn } from "../agents/workflows.ts";
+import { listen } from "../base/http.ts";
 import { fromAsync } from "../data/from-async.ts";
-import { listen } from "../http/listen.ts";
 import { runWorkflow } from "../testing/index.ts";
 import { asScorer, assertion, scorers } from "./scorers.ts";
 

@@ -3,10 +3,10 @@ import { ExactMatch, Factuality, JSONDiff, Levenshtein } from "autoevals";
 import OpenAI from "openai";
 import { createLLMAsJudge, exactMatch, levenshteinDistance } from "openevals";
 import { afterAll, describe, expect, test } from "vitest";
-import { singleTurn } from "../agents/single-turn.ts";
-import { listen } from "../http/listen.ts";
-import { exactMatch as honesExactMatch } from "../rewards/text/exact-match.ts";
-import { runWorkflow } from "../testing/run-workflow.ts";
+import { singleTurn } from "../agents/workflows.ts";
+import { listen } from "../base/http.ts";
+import { exactMatch as honesExactMatch } from "../rewards/text.ts";
+import { runWorkflow } from "../testing/scripted.ts";
 import { asScorer, assertion, type Scorer, type ScorersOptions, scorers } from "./scorers.ts";
 
 interface Row {

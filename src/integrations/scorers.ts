@@ -4,11 +4,10 @@
  * @module
  */
 import type { Outcome, Reply, Reward, RewardContext } from "../agents/types.ts";
-import { textOf } from "../chat/images/content.ts";
-import { Semaphore } from "../concurrency/semaphore.ts";
-import { unlessAborted } from "../concurrency/unless-aborted.ts";
-import { isTemporaryStatus, withRetries } from "../http/retries.ts";
-import { isObject } from "../is-object.ts";
+import { Semaphore, unlessAborted } from "../base/concurrency.ts";
+import { isTemporaryStatus, withRetries } from "../base/http.ts";
+import { isObject } from "../base/values.ts";
+import { textOf } from "../chat/messages.ts";
 
 type Call = (args: never) => unknown;
 

@@ -2,7 +2,7 @@ import { chmodSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, expect, test } from "vitest";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { runWorkflow } from "../testing/run-workflow.ts";
+import { runWorkflow } from "../testing/scripted.ts";
 import { type VerifiersOptions, verifiersEnvironment, verifiersTasks } from "./verifiers.ts";
 
 const folder = temporaryFolder("verifiers");

@@ -5,11 +5,10 @@
 import { delimiter, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Outcome, Workflow } from "../agents/types.ts";
-import { fromRows } from "../data/from-rows.ts";
-import type { Dataset } from "../data/types.ts";
-import { RunError, UserError } from "../errors.ts";
-import { AnswerError, openResident, type Resident } from "../processes/resident.ts";
-import { prepareEnvironment } from "../python/prepare.ts";
+import { RunError, UserError } from "../base/errors.ts";
+import { prepareEnvironment } from "../base/python.ts";
+import { AnswerError, openResident, type Resident } from "../base/resident.ts";
+import { type Dataset, fromRows } from "../data/dataset.ts";
 
 export interface VerifiersOptions {
   /** A taskset of an installed package, such as `"gsm8k-v1"`, or its configuration: `{ id: "gsm8k-v1", split: "train" }`. */

@@ -2,7 +2,7 @@
 import { createHash } from "node:crypto";
 import { createServer } from "node:http";
 import type { Duplex } from "node:stream";
-import { listen } from "../http/listen.ts";
+import { listen } from "../base/http.ts";
 
 export interface Connection {
   send(text: string): void;

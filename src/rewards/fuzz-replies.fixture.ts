@@ -1,5 +1,5 @@
 /** Random replies for testing graders: typical text, broken text, and repetitions that expose slow patterns. */
-import { randomInteger } from "../random.ts";
+import { randomInteger } from "../base/values.ts";
 
 type Random = () => number;
 

@@ -1,19 +1,17 @@
 /** Every grader on random replies: it never throws, grades within its range, and takes time in proportion to the reply. */
 import { setImmediate } from "node:timers/promises";
 import { expect, test } from "vitest";
-import type { ReplyFormat } from "../chat/formats/format.ts";
-import { formats } from "../chat/formats/formats.ts";
-import { parseReply } from "../chat/parse-reply.ts";
+import { deriveSeed, uniforms } from "../base/values.ts";
+import { parseReply } from "../chat/chat.ts";
+import type { ReplyFormat } from "../chat/reply-format.ts";
+import { formats } from "../chat/reply-formats.ts";
 import { fuzzCases, fuzzTimeout } from "../fuzz-time.fixture.ts";
-import { deriveSeed, uniforms } from "../random.ts";
-import { codeBlock } from "./code/code-block.ts";
-import { sameOutput } from "./code/code-tests.ts";
+import { codeBlock, sameOutput } from "./code.ts";
 import { randomExpression, randomReply } from "./fuzz-replies.fixture.ts";
 import type { Grade } from "./grade.ts";
 import * as graders from "./index.ts";
-import { readScore } from "./remote/judge.ts";
-import { matchesSchemaOnThisThread } from "./text/json-schema.ts";
-import { matchesFormatOnThisThread } from "./text/matches-format.ts";
+import { readScore } from "./remote.ts";
+import { matchesFormatOnThisThread, matchesSchemaOnThisThread } from "./text.ts";
 
 const list = { anyOf: [{ type: "array", items: { $ref: "#" } }, { type: ["number", "null"] }] };
 

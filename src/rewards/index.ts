@@ -1,20 +1,20 @@
-export { type OffThreadOptions, offThread } from "../concurrency/off-thread.ts";
-export { type CodeBlock, codeBlock } from "./code/code-block.ts";
-export { type CodeTest, type CodeTestOptions, codeTests } from "./code/code-tests.ts";
-export { combine, type RewardPart } from "./combine.ts";
-export type { Grade } from "./grade.ts";
+export { type OffThreadOptions, offThread } from "../base/off-thread.ts";
+export { type CodeBlock, type CodeTest, type CodeTestOptions, codeBlock, codeTests } from "./code.ts";
+export { combine, type Grade, type RewardPart } from "./grade.ts";
+export { type MathAnswerOptions, mathAnswer } from "./math/answer.ts";
 export { mathEquivalent } from "./math/equivalent.ts";
-export { type MathAnswerOptions, mathAnswer } from "./math/math-answer.ts";
-export { type JudgeOptions, judge } from "./remote/judge.ts";
-export { type RemoteRewardOptions, remoteReward } from "./remote/remote-reward.ts";
-export * from "./sandbox/index.ts";
-export { countdown } from "./text/countdown.ts";
-export { type ExactMatchOptions, exactMatch } from "./text/exact-match.ts";
-export { firstInteger } from "./text/first-integer.ts";
-export { gsm8kAnswer } from "./text/gsm8k-answer.ts";
-export { hasTags } from "./text/has-tags.ts";
-export { integersInOrder } from "./text/integers-in-order.ts";
-export { matchesSchema } from "./text/json-schema.ts";
-export { matchesFormat } from "./text/matches-format.ts";
-export { multipleChoice } from "./text/multiple-choice.ts";
-export { tokenF1 } from "./text/token-f1.ts";
+export { type JudgeOptions, judge, type RemoteRewardOptions, remoteReward } from "./remote.ts";
+export * from "./sandbox/sandbox.ts";
+export {
+  countdown,
+  type ExactMatchOptions,
+  exactMatch,
+  firstInteger,
+  gsm8kAnswer,
+  hasTags,
+  integersInOrder,
+  matchesFormat,
+  matchesSchema,
+  multipleChoice,
+  tokenF1,
+} from "./text.ts";

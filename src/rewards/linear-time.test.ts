@@ -2,15 +2,13 @@
 // Slow: patterns that backtrack until their time limit.
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { hermes } from "../chat/formats/hermes.ts";
-import { llama3 } from "../chat/formats/llama3.ts";
-import { mistral } from "../chat/formats/mistral.ts";
-import { sameOutput } from "./code/code-tests.ts";
-import { combine } from "./combine.ts";
+import { hermes, llama3, mistral } from "../chat/reply-formats.ts";
+import { sameOutput } from "./code.ts";
 import type { Grade } from "./grade.ts";
+import { combine } from "./grade.ts";
 import { gsm8kAnswer, hasTags, matchesFormat, mathAnswer, multipleChoice, tokenF1 } from "./index.ts";
-import { readScore } from "./remote/judge.ts";
-import { countdown } from "./text/countdown.ts";
+import { readScore } from "./remote.ts";
+import { countdown } from "./text.ts";
 
 const many = 200_000;
 const spaces = " ".repeat(many);

@@ -1,14 +1,14 @@
 /** Shared by the tests of rollouts: rows of one word, a model that echoes, and a run with ordinary settings. */
-import { singleTurn } from "../agents/single-turn.ts";
+import { singleTurn } from "../agents/workflows.ts";
 import type { SampleRequest } from "../backends/engine.ts";
-import { textOf } from "../chat/images/content.ts";
-import type { Task } from "../data/task.ts";
-import { type Script, scriptedSampler } from "../testing/scripted-sampler.ts";
+import { textOf } from "../chat/messages.ts";
+import type { Task } from "../data/dataset.ts";
+import { type Script, scriptedSampler } from "../testing/scripted.ts";
 import type { Episode } from "../trajectories/types.ts";
-import { type RunRolloutsOptions, runRollouts } from "./run-rollouts.ts";
-import type { SampleSource } from "./session/sample-queue.ts";
-import { createSamplingClient, rolloutSeed } from "./session/sampling-client.ts";
-import type { SamplingClientOptions } from "./session/types.ts";
+import { type RunRolloutsOptions, runRollouts } from "./rollouts.ts";
+import type { SampleSource } from "./sample-queue.ts";
+import { createSamplingClient, rolloutSeed } from "./session.ts";
+import type { SamplingClientOptions } from "./types.ts";
 
 export interface Row {
   word: string;

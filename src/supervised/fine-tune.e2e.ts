@@ -1,9 +1,9 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
+import { makeTinyModel } from "../base/python.fixture.ts";
 import type { ChatMessage } from "../chat/messages.ts";
-import { generated } from "../data/generated.ts";
-import { makeTinyModel } from "../python/run-python.fixture.ts";
+import { generated } from "../data/dataset.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { fineTune } from "./fine-tune.ts";
 

@@ -1,16 +1,15 @@
 /** Fine-tuning of a local model in one call, without a run folder: a model learns given replies, for example to be trained next. */
 import { existsSync } from "node:fs";
-import { learningRate } from "../algorithms/schedules/learning-rate.ts";
-import { likelihoodLoss } from "../algorithms/supervised/likelihood-loss.ts";
+import { likelihoodLoss } from "../algorithms/supervised.ts";
 import type { AdapterSpec } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
+import { UserError } from "../base/errors.ts";
 import { loadChat } from "../chat/chat.ts";
 import type { ChatMessage } from "../chat/messages.ts";
-import type { Dataset } from "../data/types.ts";
-import { UserError } from "../errors.ts";
-import { visionOf } from "../rollout/vision.ts";
-import { type GivenRow, ofRow, toStepInput } from "./given-rows.ts";
-import { rowSteps } from "./row-steps.ts";
+import type { Dataset } from "../data/dataset.ts";
+import { visionOf } from "../rollout/session.ts";
+import { learningRate } from "../trainer/optimizer-steps.ts";
+import { type GivenRow, ofRow, rowSteps, toStepInput } from "./row-steps.ts";
 
 export interface FineTuneOptions {
   /** An alias, a Hugging Face directory, a .gguf file or a hub id. */

@@ -1,17 +1,15 @@
 /** The formats of rows, which of their tokens are learned, and what is refused. */
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { openChat } from "../chat/chat.ts";
+import { openChat } from "../backends/backends.ts";
 import type { Chat } from "../chat/types.ts";
 import { composeConfig } from "../config/compose.ts";
 import { openDataset } from "../data/open-dataset.ts";
-import { characterChat } from "../testing/character-chat.ts";
-import { scriptedSampler } from "../testing/scripted-sampler.ts";
-import { toSequences } from "../trajectories/to-sequences.ts";
-import { limitLength } from "./limit-length.ts";
-import { readPair } from "./read-pair.ts";
-import { readRow } from "./read-row.ts";
+import { characterChat, scriptedSampler } from "../testing/scripted.ts";
+import { toSequences } from "../trajectories/batch.ts";
+import { readPair } from "./dpo.ts";
 import { checkExample, rowSteps, type TrainOn } from "./row-steps.ts";
+import { limitLength, readRow } from "./rows.ts";
 
 const chat = characterChat();
 const vision = "the model reads only text";

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { ConfigInput } from "../config/schema.ts";
-import { fromRows } from "../data/from-rows.ts";
+import { fromRows } from "../data/dataset.ts";
 import { openDataset } from "../data/open-dataset.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";

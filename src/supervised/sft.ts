@@ -1,18 +1,69 @@
-/** Supervised fine-tuning: the trainer's loop with rows instead of rollouts. */
-import { type LikelihoodOptions, likelihoodLoss } from "../algorithms/supervised/likelihood-loss.ts";
-import { batches } from "../data/batches.ts";
-import { takeTasks } from "../data/sampler.ts";
-import type { Task } from "../data/task.ts";
-import type { Dataset } from "../data/types.ts";
+/** Bits per byte of the trained text, without special tokens, as in the Tinker cookbook: comparable between tokenizers. */
+import { type LikelihoodOptions, likelihoodLoss } from "../algorithms/supervised.ts";
+import type { Chat } from "../chat/types.ts";
+import { batches, type Dataset, type Task, takeTasks } from "../data/dataset.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import type { Source, SourceKind, SourceParts, StepInput } from "../trainer/source.ts";
 import { trainedTokens } from "../trajectories/batch.ts";
-import { bitsPerByte, openTextMeter, type TextMeter } from "./bits-per-byte.ts";
-import { type SourceOptions, sourceExperiment } from "./experiment.ts";
-import { checkRows, type GivenRow, lengthLimit, limited, ofRow, toStepInput } from "./given-rows.ts";
-import { type Example, readRow } from "./read-row.ts";
-import { checkExample, rowSteps } from "./row-steps.ts";
-import { takeSteps } from "./take-steps.ts";
+import type { Sequence } from "../trajectories/types.ts";
+import { type SourceOptions, sourceExperiment, takeSteps } from "./experiment.ts";
+import {
+  checkExample,
+  checkRows,
+  type GivenRow,
+  lengthLimit,
+  limited,
+  ofRow,
+  rowSteps,
+  toStepInput,
+} from "./row-steps.ts";
+import { type Example, readRow } from "./rows.ts";
+
+interface TextMeter {
+  isText(token: number): boolean;
+  /** Of the trained text. */
+  measure(sequences: readonly Sequence[]): { tokens: number; bytes: number };
+}
+
+/** Nothing if there is no text. */
+const bitsPerByte = (name: string, nats: number, bytes: number): Record<string, number> =>
+  bytes === 0 ? {} : { [name]: nats / Math.LN2 / bytes };
+
+function openTextMeter({ decode }: Chat): TextMeter {
+  const known = new Map<number, boolean>();
+  const isText = (token: number): boolean => {
+    let text = known.get(token);
+    if (text === undefined) {
+      text = decode([token]) === "" || decode([token], { skipSpecial: true }) !== "";
+      known.set(token, text);
+    }
+    return text;
+  };
+  return {
+    isText,
+    measure(sequences) {
+      let [tokens, bytes] = [0, 0];
+      for (const run of sequences.flatMap((sequence) => runsOf(sequence, isText))) {
+        tokens += run.length;
+        bytes += Buffer.byteLength(decode(run));
+      }
+      return { tokens, bytes };
+    },
+  };
+}
+
+/** Trained tokens of text without gaps. */
+function runsOf({ tokens, trained }: Sequence, isText: (token: number) => boolean): number[][] {
+  const runs: number[][] = [[]];
+  for (const [position, flag] of trained.entries()) {
+    const token = tokens[position + 1]!;
+    if (flag === 1 && isText(token)) runs.at(-1)!.push(token);
+    else if (runs.at(-1)!.length > 0) runs.push([]);
+  }
+  return runs;
+}
+
+// Supervised fine-tuning: the trainer's loop with rows instead of rollouts.
 
 /**
  * An experiment that learns from rows.

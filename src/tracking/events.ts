@@ -2,9 +2,16 @@
  * Everything that happens in a run, as one union of events. The trainer emits them. Console, files, TensorBoard and
  * the other loggers subscribe.
  */
-import type { AttemptEvent } from "../rollout/session/types.ts";
-import type { FailureBoundary, FailureKind, TerminationReason } from "../trajectories/types.ts";
-import type { SampleRow } from "./samples.ts";
+import { mean } from "../base/values.ts";
+import { textOf } from "../chat/messages.ts";
+import type { AttemptEvent } from "../rollout/types.ts";
+import {
+  type Episode,
+  type FailureBoundary,
+  type FailureKind,
+  lastStep,
+  type TerminationReason,
+} from "../trajectories/types.ts";
 
 /** Values by name, e.g. `{"reward/solver/mean": 0.34}`. May contain NaN and infinities. */
 export type Metrics = Readonly<Record<string, number>>;
@@ -127,4 +134,133 @@ export function subscribers(all: readonly Subscriber[]): Subscriber {
       if (failed) throw failed.reason;
     },
   };
+}
+
+// A few episodes of a step as rows: Weights & Biases and Trackio show them as a table, TensorBoard as text.
+
+export interface SampleRow {
+  task: string;
+  prompt: string;
+  reply: string;
+  reward: number | null;
+  reason: string;
+}
+
+const maxRows = 8;
+
+/** Prefers different tasks to several rollouts of one. */
+export function sampleRows(episodes: readonly Episode[]): SampleRow[] {
+  const ordered = [...episodes].sort((left, right) => left.rollout - right.rollout);
+  return ordered.slice(0, maxRows).map(({ id, trajectories, explanation, failure }) => {
+    const last = lastStep(trajectories);
+    const reward = failure ? null : (trajectories[0]?.reward ?? null);
+    return {
+      task: id,
+      prompt: textOf(last?.messages.findLast(({ role }) => role !== "assistant")?.content ?? ""),
+      reply: last?.text ?? "",
+      reward: Number.isFinite(reward) ? reward : null,
+      reason: failure?.message ?? explanation ?? "",
+    };
+  });
+}
+
+/** For TensorBoard, whose text tab renders Markdown. */
+export function samplesMarkdown(rows: readonly SampleRow[]): string {
+  const toCell = (text: string) =>
+    text
+      .replaceAll("&", "&amp;")
+      .replaceAll("<", "&lt;")
+      .replaceAll("|", "\\|")
+      .replaceAll(/\s*\n\s*/g, " ");
+  const lines = rows.map(({ task, prompt, reply, reward, reason }) => {
+    const cells = [task, prompt, reply, reward === null ? "unknown" : String(reward), reason];
+    return `| ${cells.map(toCell).join(" | ")} |`;
+  });
+  return ["| task | prompt | reply | reward | reason |", "|---|---|---|---|---|", ...lines].join("\n");
+}
+
+// The few values of a step that people watch. The only place that knows which metrics hold them.
+
+/** Every `{prefix}/{role}/{suffix}` with its role. */
+export function rolesOf(metrics: Metrics, prefix: string, suffix: string): { role: string; value: number }[] {
+  return Object.entries(metrics).flatMap(([name, value]) => {
+    const matches = name.startsWith(`${prefix}/`) && name.endsWith(`/${suffix}`);
+    const role = name.slice(prefix.length + 1, -suffix.length - 1);
+    return matches && role !== "" && !role.includes("/") ? [{ role, value }] : [];
+  });
+}
+
+/** Combines the metric's values over the roles that have it; undefined if none has. */
+function overRoles(metrics: Metrics, prefix: string, suffix: string, combine: (values: number[]) => number) {
+  const values = rolesOf(metrics, prefix, suffix).map(({ value }) => value);
+  return values.length === 0 ? undefined : combine(values);
+}
+
+const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0);
+
+export function stepSummary(metrics: Metrics) {
+  const { "batch/solve_all": all, "batch/solve_partial": partial, "batch/num_tasks": tasks } = metrics;
+  const isKnown = all !== undefined && partial !== undefined && tasks !== undefined;
+  return {
+    reward: metrics["reward/mean"] ?? overRoles(metrics, "reward", "mean", mean),
+    /** Tasks that at least one rollout solved. The metrics are shares of the tasks. */
+    solved: isKnown ? Math.round((all + partial) * tasks) : undefined,
+    tasks,
+    /** Groups whose rewards differ: only those teach something. */
+    informative: overRoles(metrics, "batch", "informative", sum),
+    groups: overRoles(metrics, "batch", "total", sum),
+    loss: metrics["actor/pg_loss"] ?? metrics["actor/loss"],
+    kl: metrics["actor/kl_loss"] ?? metrics["actor/ppo_kl"],
+    gradNorm: metrics["actor/grad_norm"],
+    learningRate: metrics["actor/lr"],
+    /** Nats per token. */
+    entropy: metrics["actor/entropy"] ?? metrics["actor/entropy_loss"],
+    /** Seconds. Asynchronous training samples all the time, so only the wait for rollouts counts. */
+    sampling: metrics["time/rollout"] ?? metrics["time/buffer_wait"],
+    training: metrics["time/update"],
+    validation: metrics["time/validation"],
+    saving: metrics["time/save"],
+    tokensPerSecond: metrics["perf/throughput"],
+  };
+}
+
+// Numbers as text for people. Numbers of the same magnitude have the same length.
+
+/** Three decimals, fewer for large numbers, an exponent for very small and very large ones: 0.342, 12346, 1.2e-5. */
+export function formatNumber(value: number): string {
+  const size = Math.abs(value);
+  if (!Number.isFinite(value)) return String(value);
+  if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(1).replace("e+", "e");
+  return size >= 1000 ? value.toFixed(0) : size >= 100 ? value.toFixed(1) : value.toFixed(3);
+}
+
+/** `1e-3`, `2.5e-5`. */
+export function formatRate(value: number): string {
+  return value === 0 ? "0" : value.toExponential(1).replace(".0e", "e").replace("e+", "e");
+}
+
+/** `1,234`. */
+export function formatCount(value: number): string {
+  return Math.round(value)
+    .toString()
+    .replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+/** `+0.09`, `-0.10`. */
+export function formatChange(value: number): string {
+  const text = value.toFixed(2);
+  return text.startsWith("-") && Number(text) !== 0 ? text : `+${text.replace("-", "")}`;
+}
+
+/** Seconds as `12.3 s`, `2 min 05 s`, `3 h 20 min`, `2 d 4 h`. */
+export function formatSeconds(seconds: number): string {
+  if (!Number.isFinite(seconds)) return "?";
+  if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  const two = (value: number) => String(value).padStart(2, "0");
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
+  const minutes = Math.round(whole / 60);
+  if (minutes < 24 * 60) return `${Math.floor(minutes / 60)} h ${two(minutes % 60)} min`;
+  const hours = Math.round(minutes / 60);
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }

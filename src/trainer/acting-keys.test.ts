@@ -3,12 +3,12 @@
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
-import type { NamedParts } from "../agents/named/parts.ts";
 import type { Workflow, WorkflowContext } from "../agents/types.ts";
-import { generated } from "../data/generated.ts";
+import { generated } from "../data/dataset.ts";
 import { memory, temporaryFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";
 import type { Experiment } from "./experiment.ts";
+import type { NamedParts } from "./named.ts";
 import { train } from "./train.ts";
 
 interface Row {
@@ -16,7 +16,7 @@ interface Row {
   seed: number;
 }
 const alphabet = Array.from({ length: 95 }, (_, index) => String.fromCharCode(32 + index)).join("");
-const module = "src/agents/named/user-agents.fixture.ts";
+const module = "src/trainer/user-agents.fixture.ts";
 const root = temporaryFolder("acting-keys", memory);
 let runs = 0;
 

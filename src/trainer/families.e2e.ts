@@ -6,11 +6,11 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { singleTurn } from "../agents/single-turn.ts";
-import { generated } from "../data/generated.ts";
-import { UserError } from "../errors.ts";
+import { singleTurn } from "../agents/workflows.ts";
+import { UserError } from "../base/errors.ts";
+import { runPython } from "../base/python.fixture.ts";
+import { generated } from "../data/dataset.ts";
 import { nightly } from "../nightly.fixture.ts";
-import { runPython } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { train } from "./train.ts";
 

@@ -5,12 +5,12 @@ import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText } from "ai";
 import OpenAI from "openai";
 import { beforeAll, expect, test } from "vitest";
-import { generated } from "../data/generated.ts";
-import { mediaFolder, memoryStore } from "../images/media-store.ts";
+import { makeTinyVisionModel } from "../base/python.fixture.ts";
+import { generated } from "../data/dataset.ts";
+import { mediaFolder, memoryStore } from "../images/images.ts";
 import { dataUrl, png } from "../images/pictures.fixture.ts";
-import { makeTinyVisionModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { readEpisode } from "../tracking/run-folder/read-episode.ts";
+import { readEpisode } from "../tracking/episodes.ts";
 import { train } from "./train.ts";
 
 const root = temporaryFolder("trained-images");

@@ -1,12 +1,10 @@
 /** The synchronous training loop. Read this first. */
-
-import { type TaskDraw, takeTasks } from "../data/sampler.ts";
-import { RunError } from "../errors.ts";
-import type { StepTrainings } from "../tracking/run-folder/token-values.ts";
-import { toBatch } from "../trajectories/to-batch.ts";
-import type { Episode } from "../trajectories/types.ts";
-import { type Clock, startClock } from "./records/record.ts";
-import { countFailingSteps, watchOutage } from "./rollouts/failing-rollouts.ts";
+import { RunError } from "../base/errors.ts";
+import { type Dataset, type TaskDraw, takeTasks } from "../data/dataset.ts";
+import type { RunEvent } from "../tracking/events.ts";
+import type { StepTrainings } from "../tracking/json-lines.ts";
+import type { RunFolder } from "../tracking/run-folder.ts";
+import { toBatch } from "../trajectories/batch.ts";
 import {
   type GatheredStep,
   gather,
@@ -14,12 +12,18 @@ import {
   needsAnotherDraw,
   nothingGathered,
   selectGroups,
-} from "./rollouts/group-episodes.ts";
-import type { Run } from "./run.ts";
+} from "../trajectories/groups.ts";
+import type { Episode } from "../trajectories/types.ts";
+import type { CheckpointSaver } from "./checkpoints.ts";
+import { assignCredit, type Credit } from "./credit.ts";
+import { countFailingSteps, type OutageContext, type StrayErrors, watchOutage } from "./failures.ts";
+import type { Recipe } from "./recipe.ts";
+import { type Clock, type Recorder, startClock } from "./record.ts";
+import type { Rollouts } from "./rollouts.ts";
 import type { Source } from "./source.ts";
-import { askTeachers } from "./update/ask-teachers.ts";
-import { assignCredit, type Credit } from "./update/assign-credit.ts";
-import { type Update, updatePolicy } from "./update/update-policy.ts";
+import type { Models, Progress, Validation } from "./state.ts";
+import { askTeachers } from "./teachers.ts";
+import { type Update, updatePolicy } from "./update.ts";
 
 /** Trains until the plan is done or a stop is requested. */
 export async function runLoop(run: Run): Promise<void> {
@@ -148,4 +152,43 @@ function countBadSteps(before: number, failure: string | undefined, most: number
 
 export function warn({ emit }: Pick<Run, "emit">, step: number, text: string): void {
   emit({ type: "warning", text: `step ${step}: ${text}` });
+}
+
+// A run while it trains: its recipe, the stages of its loop, and the values that change from step to step.
+
+/** Only the loops get the whole run; the stages get options and data. */
+export interface Run {
+  readonly recipe: Recipe;
+  /** Tasks to learn from. */
+  readonly tasks: Dataset<unknown>;
+  readonly models: Models;
+  readonly rollouts: Rollouts;
+  /** Undefined: the run learns from rollouts. */
+  readonly source: Source | undefined;
+  readonly recorder: Recorder;
+  readonly checkpoints: CheckpointSaver | undefined;
+  /** Undefined if the run only measures. */
+  readonly folder: RunFolder | undefined;
+  /** For `watchOutage`. */
+  readonly outages: OutageContext;
+  /** Whether the engine can export whole models. */
+  readonly canMerge: boolean;
+  readonly progress: Progress;
+  /** The last validation. */
+  validation: Validation;
+  /** Aborted when the run must stop at once. */
+  readonly signal: AbortSignal;
+  /** Errors of the user's code that nothing awaited. */
+  readonly strays: StrayErrors;
+  /** Whether a first Ctrl-C, or an error outside of rollouts, asked to stop after the current step. */
+  stopRequested(): boolean;
+  /**
+   * Measures the published weights on the validation tasks, if the experiment has some.
+   *
+   * @param step the step that was done; 0: before training
+   * @param stops false: the caller reports it if all rollouts fail
+   * @throws RunError if all rollouts fail
+   */
+  validate(step: number, stops?: boolean): Promise<Validation>;
+  emit(event: RunEvent): void;
 }

@@ -2,10 +2,10 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, expect, test } from "vitest";
-import { singleTurn } from "../agents/single-turn.ts";
-import { generated } from "../data/generated.ts";
+import { singleTurn } from "../agents/workflows.ts";
+import { makeTinyMixture } from "../base/python.fixture.ts";
+import { generated } from "../data/dataset.ts";
 import { nightly } from "../nightly.fixture.ts";
-import { makeTinyMixture } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { train } from "./train.ts";
 

@@ -1,14 +1,14 @@
 /** Each key at another value than its default, on each backend: what --explain says is compared with what a run does. */
 import { beforeAll, describe, expect, it, vi } from "vitest";
+import { capabilitiesOf } from "../backends/backends.ts";
 import { localEngineOptions } from "../backends/local/options.ts";
-import { capabilitiesOf } from "../backends/registry/open-engine.ts";
-import { tinkerEngineOptions, tinkerService } from "../backends/tinker/service.ts";
-import { forwardedKeys, sharedKeys } from "../config/compose/sync/shared-keys.ts";
+import { tinkerService } from "../backends/tinker/backend.ts";
+import { tinkerEngineOptions } from "../backends/tinker/engine.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
-import { configKeys, type KeyDescription } from "../config/describe.ts";
 import type { Config, ConfigInput } from "../config/schema.ts";
-import { checkSettings } from "../support/check-support.ts";
-import { effectOf } from "../support/effect.ts";
+import { configKeys, type KeyDescription } from "../config/schema.ts";
+import { forwardedKeys, sharedKeys } from "../config/synonyms.ts";
+import { checkSettings, effectOf } from "../rules/check.ts";
 import { type Experiment, scriptFacts } from "./experiment.ts";
 import { openToy, type ToyRow, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";

@@ -1,15 +1,14 @@
 /** What a run learns from: rollouts (`loop.ts`), or the rows and pairs of a dataset (`src/supervised`). The loop does not know which. */
-import type { Blind, Vision } from "../chat/images/prepare-images.ts";
+import type { Blind, Vision } from "../chat/images.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
-import type { TaskOptions } from "../data/sampler.ts";
-import type { Dataset } from "../data/types.ts";
-import type { SequenceSource } from "../trajectories/to-batch.ts";
+import type { Dataset, TaskOptions } from "../data/dataset.ts";
+import type { SequenceSource } from "../trajectories/batch.ts";
+import type { GatheredStep } from "../trajectories/groups.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
-import type { GatheredStep } from "./rollouts/group-episodes.ts";
+import type { Credit } from "./credit.ts";
 import type { Models } from "./state.ts";
-import type { Credit } from "./update/assign-credit.ts";
-import type { Update, UpdateContext, UpdateOptions } from "./update/update-policy.ts";
+import type { Update, UpdateContext, UpdateOptions } from "./update.ts";
 
 /** The sequences of one step, and the episodes that they come from. */
 export interface StepInput {

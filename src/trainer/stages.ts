@@ -1,8 +1,7 @@
 /** Several runs one after the other, each from the weights of the one before: examples, a teacher, preferences, rewards. */
 import { join } from "node:path";
-import { UserError } from "../errors.ts";
-import type { Experiment } from "./experiment.ts";
-import { type TrainOptions, takeLaunch, withLaunch } from "./launch.ts";
+import { UserError } from "../base/errors.ts";
+import { type Experiment, type TrainOptions, takeLaunch, withLaunch } from "./experiment.ts";
 import { type RunSummary, train } from "./train.ts";
 
 /** One run of a chain, which begins with the model of the run before it. */

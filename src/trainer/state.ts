@@ -1,9 +1,9 @@
 /** What changes while a run trains: its progress, its last validation, and its models. */
-import type { RunningMoments } from "../algorithms/rewards/change-rewards.ts";
+import type { RunningMoments } from "../algorithms/advantages.ts";
 import type { Learner, Sampler } from "../backends/engine.ts";
 import type { Episode } from "../trajectories/types.ts";
-import type { DispatchState } from "./dispatch/dispatch-window.ts";
-import type { Teaching } from "./update/ask-teachers.ts";
+import type { DispatchState } from "./dispatch-window.ts";
+import type { Teaching } from "./teachers.ts";
 
 /** What a checkpoint restores besides the weights. Every random draw derives from the step. */
 export interface Progress {

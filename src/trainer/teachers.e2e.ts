@@ -1,17 +1,17 @@
 /** A teacher beside the policy, behind `hone serve` and on a real vLLM server gives the same run. */
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { singleTurn } from "../agents/single-turn.ts";
+import { singleTurn } from "../agents/workflows.ts";
+import { features } from "../apps/server/features.ts";
+import { startServer } from "../apps/server/server.ts";
 import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
 import { localEngineOptions } from "../backends/local/options.ts";
-import { startOwnServer } from "../backends/registry/start-servers.ts";
+import { startOwnServer } from "../backends/servers/start-servers.ts";
+import { makeTinyModel } from "../base/python.fixture.ts";
 import { composeConfig } from "../config/compose.ts";
-import { generated } from "../data/generated.ts";
+import { generated } from "../data/dataset.ts";
 import { nightly } from "../nightly.fixture.ts";
-import { makeTinyModel } from "../python/run-python.fixture.ts";
-import { features } from "../server/features/index.ts";
-import { startServer } from "../server/start-server.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import type { Experiment } from "./experiment.ts";
 import { train } from "./train.ts";

@@ -1,10 +1,10 @@
 import { join } from "node:path";
-import { singleTurn } from "../agents/single-turn.ts";
 import type { Workflow } from "../agents/types.ts";
+import { singleTurn } from "../agents/workflows.ts";
 import type { Engine } from "../backends/engine.ts";
+import { RunError } from "../base/errors.ts";
 import type { ConfigInput } from "../config/schema.ts";
-import { generated } from "../data/generated.ts";
-import { RunError } from "../errors.ts";
+import { generated } from "../data/dataset.ts";
 import { readLines } from "../json-lines.fixture.ts";
 import { memory, temporaryFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";

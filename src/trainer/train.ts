@@ -1,33 +1,143 @@
-/** One run from its configuration to its summary. `opening/open-run.ts` opens it, `loop.ts` repeats its steps. */
-
-import { relative } from "node:path";
-import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
+/** Continues a failed run from its last checkpoint if its engine only lost the model's state, else says how to continue. */
+import { existsSync, readdirSync } from "node:fs";
+import { join, relative } from "node:path";
 import type { Workflow } from "../agents/types.ts";
-import { capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
+import { capabilitiesOf, requireBackend } from "../backends/backends.ts";
+import { stateLostIn } from "../backends/engine-parts.ts";
+import { messageOf, RunError, UserError } from "../base/errors.ts";
+import { withInside } from "../base/files.ts";
+import { textOf } from "../chat/messages.ts";
 import { type ComposedConfig, type ConfigSources, composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
-import { printWarnings, warningLine } from "../config/warnings.ts";
-import { toYaml } from "../config/yaml/to-yaml.ts";
-import { messageOf, UserError } from "../errors.ts";
-import { checkSettings, requireValues } from "../support/check-support.ts";
-import type { RunEvent, StepMetrics } from "../tracking/events.ts";
-import { formatNumber } from "../tracking/numbers.ts";
+import { printWarnings, warningLine } from "../config/secrets.ts";
+import { toYaml } from "../config/yaml.ts";
+import { checkRunGateway, requireGatewayPort } from "../gateway/run-gateway.ts";
+import { checkSettings, requireValues } from "../rules/check.ts";
+import { readEpisode } from "../tracking/episodes.ts";
+import { formatNumber, type RunEvent, type StepMetrics } from "../tracking/events.ts";
+import { linesFrom, maxEpisodeBytes } from "../tracking/json-lines.ts";
+import { episodesFile } from "../tracking/run-folder.ts";
+import type { Episode } from "../trajectories/types.ts";
 import { runAsyncLoop } from "./async-loop.ts";
-import { bestCheckpoint } from "./checkpoints/checkpoints.ts";
-import { openCheckpoint, savedConfigFile } from "./checkpoints/open-checkpoint.ts";
-import { requireCheckpoint, resumeOptions } from "./checkpoints/restore.ts";
-import { evaluate, type Measurement } from "./evaluation/evaluate.ts";
-import { type Experiment, scriptFacts } from "./experiment.ts";
-import { type TrainOptions, takeLaunch, withLaunch } from "./launch.ts";
-import { runLoop } from "./loop.ts";
-import { checkExperiment } from "./opening/check-experiment.ts";
-import { checkRunGateway, requireGatewayPort } from "./opening/open-gateway.ts";
-import { openRun } from "./opening/open-run.ts";
-import { planOf } from "./recipe/plan.ts";
-import { compileRecipe, type Recipe } from "./recipe/recipe.ts";
-import { beforeAfter } from "./records/before-after.ts";
-import { createRecovery, type Recovery } from "./recovery.ts";
-import type { Run } from "./run.ts";
+import { bestCheckpoint } from "./checkpoints.ts";
+import { evaluate, type Measurement } from "./evaluate.ts";
+import {
+  checkExperiment,
+  type Experiment,
+  scriptFacts,
+  type TrainOptions,
+  takeLaunch,
+  withLaunch,
+} from "./experiment.ts";
+import { type Run, runLoop } from "./loop.ts";
+import { openRun } from "./open-run.ts";
+import { planOf } from "./plan.ts";
+import { compileRecipe, type Recipe } from "./recipe.ts";
+import { openCheckpoint, requireCheckpoint, resumeOptions, savedConfigFile } from "./resume.ts";
+import { resolveWorkflow } from "./workflow.ts";
+
+interface Recovery {
+  /** How often the run has recovered. */
+  readonly count: number;
+  /** Overrides with which the next attempt continues where this one stopped. */
+  overrides(): string[];
+  begin(run: Run): void;
+  /** Reports that the run recovers from the error; undefined: the run ends with it. */
+  after(error: unknown): string | undefined;
+  /** The error that the run ends with. Names the command to continue with. */
+  final(error: unknown): unknown;
+}
+
+/** Attempts in a row that begin at the same step. */
+const maxWithoutProgress = 3;
+
+function createRecovery(): Recovery {
+  let count = 0;
+  let folder: string | undefined;
+  let [begunAt, fruitless] = [0, 0];
+  return {
+    get count() {
+      return count;
+    },
+    overrides() {
+      if (folder === undefined) return [];
+      const checkpoints = join(folder, "checkpoints");
+      // A run without a checkpoint starts again from its beginning.
+      const saved = existsSync(checkpoints) && readdirSync(checkpoints).length > 0;
+      const resume = saved ? ["training.resume_mode=auto", "training.resume_from_path=null"] : [];
+      return [`rllm.trainer.run_dir=${JSON.stringify(folder)}`, ...resume];
+    },
+    begin({ folder: runFolder, progress }) {
+      if (progress.step !== begunAt) fruitless = 0;
+      begunAt = progress.step;
+      folder = runFolder?.path;
+    },
+    after(error) {
+      const lost = stateLostIn(error);
+      if (!lost || folder === undefined || fruitless >= maxWithoutProgress) return undefined;
+      count++;
+      fruitless++;
+      return `${lost.message}; continuing from the last checkpoint (recovery ${count} of this run)`;
+    },
+    final(error) {
+      if (!(error instanceof RunError) || folder === undefined) return error;
+      const path = relative(process.cwd(), folder);
+      if (error.hint?.includes(`--resume ${path}`)) return error;
+      const hint = [error.hint?.replace(/\.$/, ""), `to continue, add --resume ${path} to the command`]
+        .filter(Boolean)
+        .join("; ");
+      return new RunError(error.message, { code: error.code, hint, details: error.details, cause: error });
+    },
+  };
+}
+
+// The same validation prompts before and after training, side by side.
+
+const shown = 4;
+
+/** Lines with the first few prompts and both replies; empty if the run has no validation before training. */
+export function beforeAfter(folder: string, lastStep: number): string[] {
+  if (lastStep === 0) return [];
+  const before = firstEpisodes(folder, 0);
+  const after = new Map(firstEpisodes(folder, lastStep).map((episode) => [episode.id, episode]));
+  return before.flatMap((episode) => {
+    const later = after.get(episode.id);
+    return later ? [`  ${promptOf(episode)}`, `    before  ${replyOf(episode)}`, `    after   ${replyOf(later)}`] : [];
+  });
+}
+
+/** A file that cannot be read only shortens the report: the run itself is complete. */
+function firstEpisodes(folder: string, step: number): Episode[] {
+  const found: Episode[] = [];
+  try {
+    withInside(folder, `episodes/${episodesFile(step, "validation")}`, (file) => {
+      for (const { text } of linesFrom(file, { max: maxEpisodeBytes })) {
+        if (found.length === shown) return;
+        if (text) found.push(readEpisode(text));
+      }
+    });
+  } catch {}
+  return found;
+}
+
+function promptOf(episode: Episode): string {
+  const messages = episode.trajectories[0]?.steps[0]?.messages ?? [];
+  return quote(textOf(messages.findLast(({ role }) => role === "user")?.content ?? episode.taskId));
+}
+
+function replyOf(episode: Episode): string {
+  const trajectory = episode.trajectories[0];
+  const text = trajectory?.steps.at(-1)?.text;
+  const reward = trajectory?.reward ?? null;
+  return `${quote(text ?? episode.failure?.message ?? "")}  (reward ${reward === null ? "unknown" : Number(reward.toFixed(3))})`;
+}
+
+function quote(text: string): string {
+  const line = text.trim().replace(/\s+/g, " ");
+  return JSON.stringify(line.length > 100 ? `${line.slice(0, 99)}…` : line);
+}
+
+// One run from its configuration to its summary. `opening/open-run.ts` opens it, `loop.ts` repeats its steps.
 
 /** How a run ended. */
 export interface RunSummary {

@@ -1,5 +1,5 @@
 /** How the time of a step was spent: one row per rollout. */
-import type { Anatomy as AnatomyData, RolloutTimes, Span, SpanKind } from "../../src/view/queries/anatomy.ts";
+import type { Anatomy as AnatomyData, RolloutTimes, Span, SpanKind } from "../../src/apps/view/queries/anatomy.ts";
 import { Empty, KindChoice, Link, Pending, Reward, StepSlider } from "../parts/basics.tsx";
 import { duration, percent, short } from "../parts/numbers.ts";
 import { printable } from "../parts/printable.ts";

@@ -1,5 +1,5 @@
 /** What changed at a step, in one sentence. */
-import type { Curves } from "../../src/view/queries/curves.ts";
+import type { Curves } from "../../src/apps/view/queries/curves.ts";
 import { short, toNumber } from "../parts/numbers.ts";
 
 /** Besides the reward: metrics that are mentioned if they changed more than usual. */

@@ -1,5 +1,5 @@
 /** Which metrics the charts of a run show. */
-import type { Curves } from "../../src/view/queries/curves.ts";
+import type { Curves } from "../../src/apps/view/queries/curves.ts";
 import { toNumber } from "../parts/numbers.ts";
 import type { ChartProps, Curve } from "../parts/plot.ts";
 import { cumulative } from "../parts/series.ts";

@@ -1,6 +1,6 @@
 // @vitest-environment happy-dom
 import { expect, test } from "vitest";
-import type { OriginKind } from "../../src/config/tree/origin.ts";
+import type { OriginKind } from "../../src/config/tree.ts";
 import { textChanges } from "../parts/diff-view.tsx";
 import { plannedCharts } from "./charts.ts";
 import { differences, overlay } from "./compare.tsx";

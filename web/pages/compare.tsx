@@ -1,7 +1,7 @@
 /** Compares several runs: overlaid curves, and the differences of their configurations. */
 import { useMemo } from "preact/hooks";
-import type { ConfigEntry, RunConfig } from "../../src/view/queries/config.ts";
-import type { Curves } from "../../src/view/queries/curves.ts";
+import type { Curves } from "../../src/apps/view/queries/curves.ts";
+import type { ConfigEntry, RunConfig } from "../../src/apps/view/queries/run.ts";
 import { Empty, Link, Pending } from "../parts/basics.tsx";
 import { Chart } from "../parts/chart.tsx";
 import { ChartControls } from "../parts/chart-controls.tsx";

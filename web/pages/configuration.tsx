@@ -1,5 +1,5 @@
 /** The configuration of a run: every value, where it was set, and what it means. */
-import type { ConfigEntry } from "../../src/view/queries/config.ts";
+import type { ConfigEntry } from "../../src/apps/view/queries/run.ts";
 import { Choice, Empty, Pending } from "../parts/basics.tsx";
 import { count } from "../parts/numbers.ts";
 import { printable } from "../parts/printable.ts";

@@ -1,7 +1,7 @@
 /** One episode: its turns, with every sampled token colored. */
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Episode as EpisodeData } from "../../src/view/queries/episode.ts";
-import { boundsOf, type ColoringName, coloringNames } from "../../src/view/token-scale.ts";
+import type { Episode as EpisodeData } from "../../src/apps/view/queries/episode.ts";
+import { boundsOf, type ColoringName, coloringNames } from "../../src/apps/view/token-scale.ts";
 import { Advantage, Choice, Link, Pending, Reward, Text } from "../parts/basics.tsx";
 import { count, duration, short } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";

@@ -1,6 +1,6 @@
 /** All episodes of a run: filtered, sorted, searched. */
-import type { SortColumn } from "../../src/view/queries/episode-list.ts";
-import type { Query } from "../../src/view/server/routes.ts";
+import type { SortColumn } from "../../src/apps/view/queries/episodes.ts";
+import type { Query } from "../../src/apps/view/routes.ts";
 import { Empty, Pending } from "../parts/basics.tsx";
 import { EpisodeRow } from "../parts/episode-row.tsx";
 import { FilterBox } from "../parts/filter-box.tsx";

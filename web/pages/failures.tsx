@@ -1,5 +1,5 @@
 /** Failures, grouped by where they happened and by message. */
-import type { FailureGroup } from "../../src/view/queries/failures.ts";
+import type { FailureGroup } from "../../src/apps/view/queries/failures.ts";
 import { Empty, Link, Pending } from "../parts/basics.tsx";
 import { FilterBox } from "../parts/filter-box.tsx";
 import { count } from "../parts/numbers.ts";

@@ -1,5 +1,5 @@
 /** The rollouts of one task in one step, side by side. */
-import type { Group as GroupData, GroupMember } from "../../src/view/queries/groups.ts";
+import type { Group as GroupData, GroupMember } from "../../src/apps/view/queries/episode.ts";
 import { Advantage, Choice, Link, Pending, Reward, StepSlider, Text } from "../parts/basics.tsx";
 import { DiffView } from "../parts/diff-view.tsx";
 import { count, duration, short } from "../parts/numbers.ts";

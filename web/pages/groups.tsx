@@ -1,5 +1,5 @@
 /** The groups of a step: the rollouts of one task and role, which are compared with each other. */
-import type { GroupSummary } from "../../src/view/queries/groups.ts";
+import type { GroupSummary } from "../../src/apps/view/queries/episode.ts";
 import { Empty, KindChoice, Pending, StepSlider } from "../parts/basics.tsx";
 import { count, short, toNumber } from "../parts/numbers.ts";
 import { oneLine } from "../parts/printable.ts";

@@ -1,5 +1,5 @@
 /** Filters of episodes by reward, as the bars of the histogram write them. */
-import type { RewardBin } from "../../src/view/queries/distributions.ts";
+import type { RewardBin } from "../../src/apps/view/queries/curves.ts";
 
 /** E.g. `reward=1`, `reward>=0.2 and reward<0.4`. @param last whether it is the bin of the largest rewards */
 export const clauseOf = ({ low, high }: Pick<RewardBin, "low" | "high">, last: boolean): string =>

@@ -1,7 +1,7 @@
 /** One run: its state, its curves, and the details of one step. */
 import { useMemo } from "preact/hooks";
-import type { Curves } from "../../src/view/queries/curves.ts";
-import type { Note, RunDetail, StepSummary } from "../../src/view/queries/run.ts";
+import type { Curves } from "../../src/apps/view/queries/curves.ts";
+import type { Note, RunDetail, StepSummary } from "../../src/apps/view/queries/run.ts";
 import { Empty, Link, Pending, StepSlider, Text } from "../parts/basics.tsx";
 import { Chart } from "../parts/chart.tsx";
 import { ChartControls } from "../parts/chart-controls.tsx";

@@ -1,6 +1,6 @@
 /** All runs of the folder. */
 import { useEffect, useState } from "preact/hooks";
-import type { RunSummary } from "../../src/view/queries/run.ts";
+import type { RunSummary } from "../../src/apps/view/queries/run.ts";
 import { Empty, Link, Pending, Reward, StateBadge } from "../parts/basics.tsx";
 import { ago, atTime, short, toNumber } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";

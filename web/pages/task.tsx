@@ -1,7 +1,6 @@
 /** The same task at two steps of a run, with a comparison of the replies. */
-import type { Episode } from "../../src/view/queries/episode.ts";
-import type { EpisodeRow } from "../../src/view/queries/episode-list.ts";
-import type { TaskHistory } from "../../src/view/queries/groups.ts";
+import type { Episode, TaskHistory } from "../../src/apps/view/queries/episode.ts";
+import type { EpisodeRow } from "../../src/apps/view/queries/episodes.ts";
 import { Advantage, Choice, Empty, Link, Pending, Reward, StepSlider, Text } from "../parts/basics.tsx";
 import { Chart } from "../parts/chart.tsx";
 import { DiffView, TokenDiff, type Tokens } from "../parts/diff-view.tsx";

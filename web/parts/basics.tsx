@@ -1,8 +1,8 @@
 /** Small parts that all pages use. */
 import type { ComponentChildren } from "preact";
-import type { JsonNumber } from "../../src/view/queries/json.ts";
-import type { RunState } from "../../src/view/queries/run.ts";
-import type { ApiError } from "../../src/view/server/app.ts";
+import type { JsonNumber } from "../../src/apps/view/queries/parameters.ts";
+import type { RunState } from "../../src/apps/view/queries/run.ts";
+import type { ApiError } from "../../src/apps/view/server.ts";
 import { href, setParameters } from "../state/address.ts";
 import { useKeys } from "../state/keys.ts";
 import { short, signed, toNumber } from "./numbers.ts";

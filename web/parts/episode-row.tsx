@@ -1,6 +1,6 @@
 /** An episode in a list. */
 import type { ComponentChildren } from "preact";
-import type { EpisodeRow as Row, TrajectoryRow } from "../../src/view/queries/episode-list.ts";
+import type { EpisodeRow as Row, TrajectoryRow } from "../../src/apps/view/queries/episodes.ts";
 import { href } from "../state/address.ts";
 import { episodeAddress } from "../state/place.ts";
 import { Advantage, Reward } from "./basics.tsx";

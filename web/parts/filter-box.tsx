@@ -1,6 +1,6 @@
 /** The filter of episodes, in the same language as in the terminal. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { ApiError } from "../../src/view/server/app.ts";
+import type { ApiError } from "../../src/apps/view/server.ts";
 import { embedded, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
 import { Pending } from "./basics.tsx";

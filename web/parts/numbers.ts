@@ -1,5 +1,5 @@
 /** Formats numbers, times and texts. */
-import type { JsonNumber } from "../../src/view/queries/json.ts";
+import type { JsonNumber } from "../../src/apps/view/queries/parameters.ts";
 
 /** The number, or null if it is unknown. JSON has no NaN and no infinities. */
 export const toNumber = (value: JsonNumber | null | undefined): number | null =>

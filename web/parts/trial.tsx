@@ -1,5 +1,5 @@
 /** What an agent did outside of the conversation: commands with their exit codes, changed files, the verifier's output, side calls. */
-import type { Episode } from "../../src/view/queries/episode.ts";
+import type { Episode } from "../../src/apps/view/queries/episode.ts";
 import { count, short } from "./numbers.ts";
 import { oneLine, printable } from "./printable.ts";
 

@@ -1,8 +1,8 @@
 /** Caches the answers of the API, and fetches them again when the run has changed. */
 import { type Signal, signal } from "@preact/signals";
 import { useRef } from "preact/hooks";
-import type { ApiError } from "../../src/view/server/app.ts";
-import type { Answer, Query, Route } from "../../src/view/server/routes.ts";
+import type { Answer, Query, Route } from "../../src/apps/view/routes.ts";
+import type { ApiError } from "../../src/apps/view/server.ts";
 import { embedded } from "./address.ts";
 
 export interface Loaded<T> {

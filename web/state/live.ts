@@ -1,6 +1,6 @@
 /** Handles the viewer's events: a new step, a new run, a script that opens a view. */
 import { computed, effect, signal } from "@preact/signals";
-import type { ServerEvents } from "../../src/view/server/live.ts";
+import type { ServerEvents } from "../../src/apps/view/live.ts";
 import { embedded, go, path } from "./address.ts";
 import { refresh } from "./fetch.ts";
 

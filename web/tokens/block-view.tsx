@@ -1,5 +1,5 @@
 /** The parts of a transcript that are not tokens: messages, tools, and the parsed reply. */
-import type { Message, MessageImage, ToolCall, TrajectoryDetail, Turn } from "../../src/view/queries/episode.ts";
+import type { Message, MessageImage, ToolCall, TrajectoryDetail, Turn } from "../../src/apps/view/queries/episode.ts";
 import { Advantage, Reward, Text } from "../parts/basics.tsx";
 import { count, short } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";

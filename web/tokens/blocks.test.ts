@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import type { TrajectoryDetail, Turn } from "../../src/view/queries/episode.ts";
+import type { TrajectoryDetail, Turn } from "../../src/apps/view/queries/episode.ts";
 import { blocksOf, cutText, cutTokens } from "./blocks.ts";
 
 describe("cutting long text", () => {

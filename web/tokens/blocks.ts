@@ -2,7 +2,7 @@
  * An episode as a flat list of blocks for a virtual list. Long messages and replies are cut into blocks of bounded size, at
  * line breaks where there are some, so 30,000 tokens or a line of a megabyte open as fast as a short reply.
  */
-import type { Episode, Message, TrajectoryDetail, Turn } from "../../src/view/queries/episode.ts";
+import type { Episode, Message, TrajectoryDetail, Turn } from "../../src/apps/view/queries/episode.ts";
 
 export type Block = { key: string; trajectory: number; turn: number } & (
   | { kind: "trajectory"; of: TrajectoryDetail }

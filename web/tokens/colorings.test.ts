@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
-import type { SampledTokens, Turn } from "../../src/view/queries/episode.ts";
-import { boundsOf, coloringNames } from "../../src/view/token-scale.ts";
+import type { SampledTokens, Turn } from "../../src/apps/view/queries/episode.ts";
+import { boundsOf, coloringNames } from "../../src/apps/view/token-scale.ts";
 import { colorings, legendValues, rangeOf, shade, shadeOf } from "./colorings.ts";
 import { thinkingRange, tokenText } from "./token-text.ts";
 

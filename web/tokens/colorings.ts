@@ -1,6 +1,6 @@
 /** The colorings of tokens. A token that is not trained on has no color in any of them. */
-import type { SampledTokens } from "../../src/view/queries/episode.ts";
-import { type Bounds, type ColoringName, isTrained, tokenNumbers } from "../../src/view/token-scale.ts";
+import type { SampledTokens } from "../../src/apps/view/queries/episode.ts";
+import { type Bounds, type ColoringName, isTrained, tokenNumbers } from "../../src/apps/view/token-scale.ts";
 import { percent, short, signed } from "../parts/numbers.ts";
 
 export interface Coloring {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import type { Turn } from "../../src/view/queries/episode.ts";
+import type { Turn } from "../../src/apps/view/queries/episode.ts";
 import { addressOfToken, type Block, blocksOf, contains, placeOf } from "./blocks.ts";
 import { matchesOf, patternOf } from "./find.ts";
 

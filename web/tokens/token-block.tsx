@@ -2,8 +2,8 @@
 import { signal, useSignalEffect } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
-import type { Turn } from "../../src/view/queries/episode.ts";
-import { type ColoringName, isTrained } from "../../src/view/token-scale.ts";
+import type { Turn } from "../../src/apps/view/queries/episode.ts";
+import { type ColoringName, isTrained } from "../../src/apps/view/token-scale.ts";
 import { setParameters } from "../state/address.ts";
 import { addressOfToken, type TokenPlace } from "./blocks.ts";
 import { type Range, shadeOf } from "./colorings.ts";

@@ -1,6 +1,6 @@
 /** The legend of a coloring, and the numbers of the current token. */
-import type { Episode } from "../../src/view/queries/episode.ts";
-import { type ColoringName, coloringNames, isTrained, tokenNumbers } from "../../src/view/token-scale.ts";
+import type { Episode } from "../../src/apps/view/queries/episode.ts";
+import { type ColoringName, coloringNames, isTrained, tokenNumbers } from "../../src/apps/view/token-scale.ts";
 import { short } from "../parts/numbers.ts";
 import { type Coloring, colorings, legendValues, type Range, shade } from "./colorings.ts";
 import { currentToken } from "./token-block.tsx";

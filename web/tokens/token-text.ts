@@ -1,5 +1,5 @@
 /** Texts of tokens. */
-import type { Turn } from "../../src/view/queries/episode.ts";
+import type { Turn } from "../../src/apps/view/queries/episode.ts";
 import { printable } from "../parts/printable.ts";
 
 /** What a token shows. Bytes of a split character, and tokens without a text, show their id. */

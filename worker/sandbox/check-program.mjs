@@ -11,7 +11,7 @@ import { after, afterEach, before, beforeEach, describe, it, test } from "node:t
 import { openSession } from "./proxies.mjs";
 import { results } from "./test-results.mjs";
 
-// Other codes than Node's own, because a test can also end by itself. `checkEnds` in languages.ts repeats them.
+// Other codes than Node's own, because a test can also end by itself. `checkEnds` in code.ts repeats them.
 const [passed, failed, broken] = [40, 41, 42];
 
 const channel = 4;

@@ -22,7 +22,7 @@ from proxies import BrokenTest  # noqa: E402
 
 del sys.path[0]
 
-# Other codes than Python's own, because a test can also end by itself. `checkEnds` in languages.ts repeats them.
+# Other codes than Python's own, because a test can also end by itself. `checkEnds` in code.ts repeats them.
 PASSED, FAILED, BROKEN = 40, 41, 42
 
 # Names of libraries and of their assertions: the program must not decide what they mean.

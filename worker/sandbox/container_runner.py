@@ -1,6 +1,6 @@
 """Runs one program in a container, for an image with Python (container-runner.mjs for one with Node).
 
-Standard input: a line of JSON (`Launch` in src/containers/run-in-container.ts), then what the program gets on descriptor 4.
+Standard input: a line of JSON (`Launch` in src/integrations/containers/sandbox.ts), then what the program gets on descriptor 4.
 Standard output: frames of a letter, a length (4 bytes, big endian) and data: r(eady), o(utput), e(rrors), c(hannel), x (its end).
 Nothing here is trusted: the program has the same user. It can only forge its own results.
 """

@@ -1,6 +1,6 @@
 """Starts one program inside a sandbox, reports how it ended, and leaves no process behind.
 
-The only argument is a plan in JSON (`LaunchPlan` in src/rewards/sandbox/launch-plan.ts). Reports are JSON lines on
+The only argument is a plan in JSON (`LaunchPlan` in src/rewards/sandbox/run-program.ts). Reports are JSON lines on
 descriptor 3: {"ready": true} or {"failed": why}, then {"exit": code}, {"signal": number} or {"over": "files"}. SIGTERM ends
 everything.
 """

@@ -1,5 +1,5 @@
-"""The tests in sdk/ need Tinker's SDK and a server (src/server/sdk.e2e.ts runs them), those in verl/ an environment with verl
-(src/python/verl-driver.e2e.ts). `HONE_TEST_DEVICE=cuda` runs the worker's tests on a GPU, `HONE_TEST_DEVICE=simulated` on
+"""The tests in sdk/ need Tinker's SDK and a server (src/apps/server/sdk.e2e.ts runs them), those in verl/ an environment with verl
+(src/base/python.verl-driver.e2e.ts). `HONE_TEST_DEVICE=cuda` runs the worker's tests on a GPU, `HONE_TEST_DEVICE=simulated` on
 the device of simulated_device.py."""
 
 import os

@@ -1,7 +1,7 @@
 /** The guide's tables of estimators and losses, from their definitions. */
-import { type DivergenceDefinition, divergences } from "../../../src/algorithms/divergences/divergences.ts";
-import { type EstimatorSpec, estimators } from "../../../src/algorithms/estimators/index.ts";
-import { lossDefaults, namedLosses } from "../../../src/algorithms/losses/policy-losses.ts";
+import { type DivergenceDefinition, divergences } from "../../../src/algorithms/distillation.ts";
+import { type EstimatorSpec, estimators } from "../../../src/algorithms/estimators.ts";
+import { lossDefaults, namedLosses } from "../../../src/algorithms/policy-losses.ts";
 import { pageWithTables, table } from "./tables.ts";
 
 export const guideWithTables = () =>

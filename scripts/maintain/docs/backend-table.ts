@@ -1,6 +1,7 @@
 /** The README's table of what each backend supports, from the descriptors of the backends. */
+
+import { capabilitiesOf } from "../../../src/backends/backends.ts";
 import type { Capabilities } from "../../../src/backends/engine.ts";
-import { capabilitiesOf } from "../../../src/backends/registry/open-engine.ts";
 import { composeConfig } from "../../../src/config/compose.ts";
 import { backends } from "../../../src/config/schema/about.ts";
 import { pageWithTables, table } from "./tables.ts";

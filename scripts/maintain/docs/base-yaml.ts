@@ -1,6 +1,6 @@
 /** Generates config/rllm/base.yaml: every key of `rllm` with its default, for people to read and Hydra to compose. */
 import { stringify } from "yaml";
-import { configKeys } from "../../../src/config/describe.ts";
+import { configKeys } from "../../../src/config/schema.ts";
 
 export function baseYaml(): string {
   const lines = [

@@ -3,11 +3,11 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Command, CommanderError } from "commander";
 import { describe, expect, test } from "vitest";
-import { program } from "../../../src/cli/commands.ts";
+import { program } from "../../../src/apps/cli/main.ts";
+import { UserError } from "../../../src/base/errors.ts";
 import { composeConfig } from "../../../src/config/compose.ts";
-import { configKeys, configSections } from "../../../src/config/describe.ts";
-import { readLightRft } from "../../../src/config/lightrft/compose-lightrft.ts";
-import { UserError } from "../../../src/errors.ts";
+import { readLightRft } from "../../../src/config/lightrft/compose.ts";
+import { configKeys, configSections } from "../../../src/config/schema.ts";
 import { testFolder } from "../../../src/temporary-folder.fixture.ts";
 import { blocksOf, documents, proseOf, shellWords, shownCommands } from "./documents.ts";
 

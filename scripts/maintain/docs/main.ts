@@ -3,7 +3,7 @@ import { execFileSync } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { preparePython } from "../../../src/python/prepare.ts";
+import { preparePython } from "../../../src/base/python.ts";
 import { generatedFiles } from "./generated-files.ts";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url));

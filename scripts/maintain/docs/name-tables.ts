@@ -1,6 +1,6 @@
 /** The tables of "coming from" pages: names of settings in other systems, from the table that answers who writes them as a key. */
-import { namesOf } from "../../../src/config/compose/suggest.ts";
-import { configKeys } from "../../../src/config/describe.ts";
+import { namesOf } from "../../../src/config/check.ts";
+import { configKeys } from "../../../src/config/schema.ts";
 import { pageWithTables, table } from "./tables.ts";
 
 /** The systems of each page, in the order of its tables. */

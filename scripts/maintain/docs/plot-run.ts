@@ -7,7 +7,7 @@
  */
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { mean } from "../../../src/statistics.ts";
+import { mean } from "../../../src/base/values.ts";
 
 const [folder, file, ...names] = process.argv.slice(2);
 if (folder === undefined || file === undefined || names.length === 0) {

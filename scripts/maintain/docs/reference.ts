@@ -1,17 +1,15 @@
 /** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
-import { sharedKeys } from "../../../src/config/compose/sync/shared-keys.ts";
-import { currentVerlNames, verlNames, verlTypes } from "../../../src/config/compose/sync/verl-keys.ts";
 import { type ComposedConfig, composeConfig } from "../../../src/config/compose.ts";
-import { configKeys, describeKey, type KeyDescription } from "../../../src/config/describe.ts";
+import { flagDescriptions, isRequired, isSwitch } from "../../../src/config/lightrft/compose.ts";
 import { flagTable, keysOf } from "../../../src/config/lightrft/flags.ts";
-import { flagDescriptions, isRequired, isSwitch } from "../../../src/config/lightrft/parse-flags.ts";
 import { backends } from "../../../src/config/schema/about.ts";
-import { shippedFolder } from "../../../src/config/tree/shipped.ts";
-import { valueAt } from "../../../src/config/tree/value-at.ts";
-import { supportingBackends } from "../../../src/support/effect.ts";
-import { localEngine } from "../../../src/support/rules/conditions.ts";
-import { sharedRules } from "../../../src/support/rules/index.ts";
+import { configKeys, describeKey, type KeyDescription } from "../../../src/config/schema.ts";
+import { sharedKeys } from "../../../src/config/synonyms.ts";
+import { shippedFolder, valueAt } from "../../../src/config/tree.ts";
+import { currentVerlNames, verlNames, verlTypes } from "../../../src/config/verl-keys.ts";
+import { sharedRules, supportingBackends } from "../../../src/rules/check.ts";
+import { localEngine } from "../../../src/rules/conditions.ts";
 import { table } from "./tables.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";

@@ -1,5 +1,5 @@
 /** docs/reference/reply-formats.md: the recorded models, and what Hone measures on their templates. */
-import { formats } from "../../../src/chat/formats/formats.ts";
+
 import {
   formatOf,
   question,
@@ -8,7 +8,8 @@ import {
   recordedChat,
   replay,
   tokenizerOf,
-} from "../../../src/chat/formats/recorded.fixture.ts";
+} from "../../../src/chat/reply-formats.fixture.ts";
+import { formats } from "../../../src/chat/reply-formats.ts";
 import { table } from "./tables.ts";
 
 export function replyFormatsPage(): string {
@@ -34,7 +35,7 @@ ${table(
   rows,
 )}
 ${replies} replies are recorded, including those of ${others.join(", ")}, for which only the parsers are compared.
-\`src/chat/formats/recorded.test.ts\` compares the replies, \`src/gateway/formats.test.ts\` plays a conversation with thinking and tools for each
+\`src/chat/reply-formats.test.ts\` compares the replies, \`src/gateway/parameters.formats.test.ts\` plays a conversation with thinking and tools for each
 row and compares its tokens with transformers.
 `;
 }

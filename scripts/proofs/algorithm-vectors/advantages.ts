@@ -1,18 +1,21 @@
 /** Advantages of trajectories and of tokens. */
-import { estimateAdvantages, splitEstimatorMap } from "../../../src/algorithms/advantages/estimate-advantages.ts";
-import { whiteningOf, whitenings } from "../../../src/algorithms/advantages/whitening.ts";
-import { type Comparison, compareRewards } from "../../../src/algorithms/estimators/compare-rewards.ts";
+import { estimateAdvantages, splitEstimatorMap, whiteningOf, whitenings } from "../../../src/algorithms/advantages.ts";
 import {
+  type Comparison,
+  compareRewards,
+  type EstimatorName,
   type EstimatorOptions,
   type EstimatorPreset,
   estimatorPresets,
+  estimators,
+  type GaeOptions,
+  generalizedAdvantages,
+  optimalTokenBaseline,
   type Rewards,
-} from "../../../src/algorithms/estimators/estimator.ts";
-import { type EstimatorName, estimators } from "../../../src/algorithms/estimators/index.ts";
-import { optimalTokenBaseline } from "../../../src/algorithms/estimators/optimal-token-baseline.ts";
-import { type GaeOptions, generalizedAdvantages, returnsToGo } from "../../../src/algorithms/estimators/returns.ts";
-import { allEqual } from "../../../src/statistics.ts";
-import { advantageMetrics, rewardMetrics } from "../../../src/trajectories/metrics.ts";
+  returnsToGo,
+} from "../../../src/algorithms/estimators.ts";
+import { allEqual } from "../../../src/base/values.ts";
+import { advantageMetrics, rewardMetrics } from "../../../src/trainer/credit.ts";
 import { rewardGroup } from "../../../src/trajectories/sample-episodes.fixture.ts";
 import { consecutive, hasGap, type Matrix, masked, sum, trained } from "./arrays.ts";
 import { type Deviation, type Families, type Family, family, type VectorCase } from "./family.ts";

@@ -1,15 +1,17 @@
 /** Learning from a teacher: advantages on the sampled tokens, and divergences over several tokens of each position. */
 
-import { alignTeacher } from "../../../src/algorithms/distillation/align-teacher.ts";
-import { teacherAdvantages, teacherKl } from "../../../src/algorithms/distillation/teacher-advantages.ts";
-import { estimatorLoss, tokensLoss } from "../../../src/algorithms/distillation/teacher-loss.ts";
 import {
+  alignTeacher,
   type Compared,
   type DivergenceName,
   type DivergenceOptions,
   divergences,
+  estimatorLoss,
   overlap,
-} from "../../../src/algorithms/divergences/divergences.ts";
+  teacherAdvantages,
+  teacherKl,
+  tokensLoss,
+} from "../../../src/algorithms/distillation.ts";
 import { offsetsOf } from "../../../src/trajectories/batch.ts";
 import { type Families, family } from "./family.ts";
 import { klName } from "./kl.ts";

@@ -1,6 +1,4 @@
-import { nextKlWeight } from "../../../src/algorithms/kl/kl-controller.ts";
-import { type KlEstimatorName, klEstimators } from "../../../src/algorithms/kl/kl-estimators.ts";
-import { klPenalty } from "../../../src/algorithms/kl/kl-penalty.ts";
+import { type KlEstimatorName, klEstimators, klPenalty, nextKlWeight } from "../../../src/algorithms/kl.ts";
 import { type Families, family } from "./family.ts";
 import { floats, type Matrix, ragged, raggedOffsets, spread } from "./loss-batch.ts";
 

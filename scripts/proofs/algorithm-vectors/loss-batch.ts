@@ -1,6 +1,6 @@
 /** Converts recorded matrices with a mask into the ragged batches of losses, and gradients back into matrices. */
-import type { PolicyLossOptions } from "../../../src/algorithms/policy-loss/loss-choice.ts";
-import { policyLoss } from "../../../src/algorithms/policy-loss/policy-loss.ts";
+import type { PolicyLossOptions } from "../../../src/algorithms/policy-loss.ts";
+import { policyLoss } from "../../../src/algorithms/policy-loss.ts";
 import type { LossValue } from "../../../src/algorithms/types.ts";
 import { offsetsOf, totalsOf } from "../../../src/trajectories/batch.ts";
 import type { BatchTotals, TokenOutputs, TrainingBatch } from "../../../src/trajectories/types.ts";

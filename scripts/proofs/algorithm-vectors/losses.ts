@@ -1,10 +1,9 @@
 /** verl's losses and aggregation. */
 
-import type { PolicyLossName } from "../../../src/algorithms/losses/policy-losses.ts";
-import { importanceWeights } from "../../../src/algorithms/off-policy/importance-weights.ts";
-import { rejectionMask, rejectionRules } from "../../../src/algorithms/off-policy/rejection.ts";
-import { type AggregationMode, tokenWeight } from "../../../src/algorithms/policy-loss/aggregation.ts";
-import type { PolicyLossOptions } from "../../../src/algorithms/policy-loss/loss-choice.ts";
+import { importanceWeights, rejectionMask, rejectionRules } from "../../../src/algorithms/off-policy.ts";
+import type { PolicyLossOptions } from "../../../src/algorithms/policy-loss.ts";
+import { type AggregationMode, tokenWeight } from "../../../src/algorithms/policy-loss.ts";
+import type { PolicyLossName } from "../../../src/algorithms/policy-losses.ts";
 import type { BatchTotals } from "../../../src/trajectories/types.ts";
 import { type Deviation, type Families, family, type VectorCase } from "./family.ts";
 import { klName } from "./kl.ts";

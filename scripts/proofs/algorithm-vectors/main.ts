@@ -1,5 +1,5 @@
 /** `npm run algorithm-vectors -- FILE`: compares Hone's algorithms with values recorded from other systems. */
-import { UserError } from "../../../src/errors.ts";
+import { UserError } from "../../../src/base/errors.ts";
 import { checkCases, type Verdict } from "./check-cases.ts";
 import { families } from "./families.ts";
 import { readCases } from "./read-cases.ts";

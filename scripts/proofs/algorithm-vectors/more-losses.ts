@@ -1,6 +1,6 @@
-import { highEntropyCount, largestPositions } from "../../../src/algorithms/losses/largest.ts";
-import type { PolicyLossName } from "../../../src/algorithms/losses/policy-losses.ts";
-import type { PolicyLossOptions } from "../../../src/algorithms/policy-loss/loss-choice.ts";
+import { highEntropyCount, largestPositions } from "../../../src/algorithms/loss-definition.ts";
+import type { PolicyLossOptions } from "../../../src/algorithms/policy-loss.ts";
+import type { PolicyLossName } from "../../../src/algorithms/policy-losses.ts";
 import { type Families, family, skipped, type VectorCase } from "./family.ts";
 import { batchOf, type Evaluated, evaluateLoss, type LossInputs, type Matrix, ragged } from "./loss-batch.ts";
 

@@ -9,8 +9,8 @@ import {
   sequenceMeans,
   smallest,
   sum,
-} from "../../../src/algorithms/off-policy/describe.ts";
-import { mean } from "../../../src/statistics.ts";
+} from "../../../src/algorithms/off-policy.ts";
+import { mean } from "../../../src/base/values.ts";
 import { rowsOf } from "../../../src/trajectories/batch.ts";
 
 /**

@@ -1,9 +1,12 @@
 /** Off-policy correction: weights, rejection masks, and the difference between sampler and trainer. */
 
-import { klPenalty, penalizeAdvantages } from "../../../src/algorithms/kl/kl-penalty.ts";
-import { importanceWeights } from "../../../src/algorithms/off-policy/importance-weights.ts";
-import { rejectionMask, rejectionRules } from "../../../src/algorithms/off-policy/rejection.ts";
-import { samplerMismatch } from "../../../src/algorithms/off-policy/sampler-mismatch.ts";
+import { klPenalty, penalizeAdvantages } from "../../../src/algorithms/kl.ts";
+import {
+  importanceWeights,
+  rejectionMask,
+  rejectionRules,
+  samplerMismatch,
+} from "../../../src/algorithms/off-policy.ts";
 import { type Families, family, skipped } from "./family.ts";
 import { floats, type Matrix, ragged, raggedOffsets, spread } from "./loss-batch.ts";
 import { offPolicyMetrics } from "./off-policy-metrics.ts";

@@ -1,6 +1,6 @@
 /** Reads a file of recorded cases: `{"cases": [...]}`, or one case per line (`.jsonl`). */
 import { readFileSync } from "node:fs";
-import { UserError } from "../../../src/errors.ts";
+import { UserError } from "../../../src/base/errors.ts";
 import type { VectorCase } from "./family.ts";
 
 /** JSON does not have these numbers, so the files contain strings. */

@@ -1,10 +1,5 @@
 /** LightRFT's processing of rewards and advantages before and after the estimator, part by part. */
 
-import { type WhiteningOptions, whiteningOf, whitenings } from "../../../src/algorithms/advantages/whitening.ts";
-import { compareRewards } from "../../../src/algorithms/estimators/compare-rewards.ts";
-import { estimatorPresets } from "../../../src/algorithms/estimators/estimator.ts";
-import { estimators } from "../../../src/algorithms/estimators/index.ts";
-import { generalizedAdvantages, returnsToGo, tokenRewards } from "../../../src/algorithms/estimators/returns.ts";
 import {
   clipSymmetric,
   noMoments,
@@ -12,9 +7,20 @@ import {
   overlongPenalty,
   type RunningMoments,
   runningDeviation,
+  type WhiteningOptions,
+  whiteningOf,
+  whitenings,
   withRewards,
-} from "../../../src/algorithms/rewards/change-rewards.ts";
-import { allEqual } from "../../../src/statistics.ts";
+} from "../../../src/algorithms/advantages.ts";
+import {
+  compareRewards,
+  estimatorPresets,
+  estimators,
+  generalizedAdvantages,
+  returnsToGo,
+  tokenRewards,
+} from "../../../src/algorithms/estimators.ts";
+import { allEqual } from "../../../src/base/values.ts";
 import { consecutive, type Matrix, masked, sum, trained } from "./arrays.ts";
 import { type Families, family } from "./family.ts";
 

@@ -1,5 +1,5 @@
 /** Learning-rate schedules, recorded as factors of the peak rate over step numbers. */
-import { type Schedule, scheduleFactor } from "../../../src/algorithms/schedules/learning-rate.ts";
+import { type Schedule, scheduleFactor } from "../../../src/trainer/optimizer-steps.ts";
 import { type Families, family } from "./family.ts";
 
 interface TinkerParams {

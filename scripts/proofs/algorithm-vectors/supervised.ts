@@ -1,7 +1,11 @@
 /** Supervised fine-tuning and preferences: losses of rows and of pairs. */
-import { type LikelihoodOptions, likelihoodLoss } from "../../../src/algorithms/supervised/likelihood-loss.ts";
-import { type PreferenceOptions, preferenceLoss } from "../../../src/algorithms/supervised/preference-loss.ts";
-import { averageMetrics } from "../../../src/statistics.ts";
+import {
+  type LikelihoodOptions,
+  likelihoodLoss,
+  type PreferenceOptions,
+  preferenceLoss,
+} from "../../../src/algorithms/supervised.ts";
+import { averageMetrics } from "../../../src/base/values.ts";
 import { offsetsOf, totalsOf } from "../../../src/trajectories/batch.ts";
 import type { TrainingBatch } from "../../../src/trajectories/types.ts";
 import type { Matrix } from "./arrays.ts";

@@ -1,14 +1,15 @@
 /** Grouping, filters, and advantages of steps; and skipped families that are not algorithms. */
-import { shareAmongSteps } from "../../../src/algorithms/advantages/step-advantages.ts";
-import { shapeStepRewards } from "../../../src/rollout/to-episode.ts";
-import { mean } from "../../../src/statistics.ts";
-import { gather, nothingGathered } from "../../../src/trainer/rollouts/group-episodes.ts";
+import { shareAmongSteps } from "../../../src/algorithms/advantages.ts";
+import { mean } from "../../../src/base/values.ts";
+import { shapeStepRewards } from "../../../src/rollout/outcome.ts";
 import {
   type CompactFiltering,
   dropSmallGroups,
+  gather,
   groupTrajectories,
   maskedReasons,
-} from "../../../src/trajectories/group-trajectories.ts";
+  nothingGathered,
+} from "../../../src/trajectories/groups.ts";
 import {
   rewardGroup,
   sampleEpisode,

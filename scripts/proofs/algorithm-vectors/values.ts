@@ -1,6 +1,7 @@
 /** The critic's loss. */
-import type { AggregationMode } from "../../../src/algorithms/policy-loss/aggregation.ts";
-import { valueLoss } from "../../../src/algorithms/value-loss.ts";
+
+import { valueLoss } from "../../../src/algorithms/critic.ts";
+import type { AggregationMode } from "../../../src/algorithms/policy-loss.ts";
 import { type Families, family } from "./family.ts";
 import { batchOf, type Matrix, ragged, spread } from "./loss-batch.ts";
 

@@ -13,10 +13,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
+import { listen } from "../../../src/base/http.ts";
+import { rawRequest } from "../../../src/base/raw-request.fixture.ts";
 import { testGateway } from "../../../src/gateway/open-gateway.fixture.ts";
 import { runCommandOnce } from "../../../src/gateway/recorded-agents.fixture.ts";
-import { listen } from "../../../src/http/listen.ts";
-import { rawRequest } from "../../../src/http/raw-request.fixture.ts";
 
 const [folder = "", ...only] = process.argv.slice(2);
 const modules = join(folder, "node_modules");

@@ -1,9 +1,9 @@
 /** Compares the compositions of Hone with recorded ones. */
 import { isDeepStrictEqual } from "node:util";
-import { sharedKeys } from "../../../src/config/compose/sync/shared-keys.ts";
-import { olderVerlNames } from "../../../src/config/compose/sync/verl-keys.ts";
+import { UserError } from "../../../src/base/errors.ts";
 import { type ComposedConfig, composeConfig } from "../../../src/config/compose.ts";
-import { UserError } from "../../../src/errors.ts";
+import { sharedKeys } from "../../../src/config/synonyms.ts";
+import { olderVerlNames } from "../../../src/config/verl-keys.ts";
 import { decisionsOn } from "./decisions.ts";
 import type { ConfigCase } from "./schema.ts";
 

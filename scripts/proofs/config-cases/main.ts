@@ -1,7 +1,7 @@
 /** `npm run config-cases -- FILE`: compares Hone's compositions with recorded ones. */
 import { readFileSync } from "node:fs";
-import { reportError } from "../../../src/cli/report-error.ts";
-import { UserError } from "../../../src/errors.ts";
+import { reportError } from "../../../src/apps/cli/report-error.ts";
+import { UserError } from "../../../src/base/errors.ts";
 import { evaluateCase } from "./cases.ts";
 import { casesSchema } from "./schema.ts";
 

@@ -11,8 +11,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
-import { makeTinyModel } from "../../../src/python/run-python.fixture.ts";
-import { uniforms } from "../../../src/random.ts";
+import { makeTinyModel } from "../../../src/base/python.fixture.ts";
+import { uniforms } from "../../../src/base/values.ts";
 
 interface Scenario {
   overrides: string[];
@@ -62,7 +62,7 @@ const model = await makeTinyModel(join(root, "model"), 0, 64);
 function hone(...rest: string[]): { child: ChildProcess; output: () => string; ended: Promise<number | null> } {
   const args = [
     "train",
-    "src/cli/toy-experiment.fixture.ts",
+    "src/apps/cli/toy-experiment.fixture.ts",
     `model.name=${model}`,
     "model.train_unembed=false",
     "training.learning_rate=0.003",
@@ -71,7 +71,7 @@ function hone(...rest: string[]): { child: ChildProcess; output: () => string; e
     ...more,
     ...rest,
   ];
-  const child = spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args]);
+  const child = spawn(process.execPath, ["--import", "tsx", "src/apps/cli/main.ts", ...args]);
   let output = "";
   for (const stream of [child.stdout, child.stderr]) stream?.on("data", (text) => (output += text));
   const ended = new Promise<number | null>((resolve) => child.once("close", resolve));

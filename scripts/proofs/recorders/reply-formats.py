@@ -1,5 +1,5 @@
 """Replies in the formats of many models, as their own templates write them and as vLLM's parsers read them, for
-src/chat/formats/recorded.test.ts.
+src/chat/reply-formats.test.ts.
 
 Needs Python with transformers, an unpacked or installed vLLM 0.32 (its parsers run without a device) and a folder with
 templates: those of TRL 1.16.0's sdist (trl/chat_templates, as trl-NAME.jinja) and of llama-cpp-python 0.3.36's sdist
@@ -7,7 +7,7 @@ templates: those of TRL 1.16.0's sdist (trl/chat_templates, as trl-NAME.jinja) a
 
     python scripts/proofs/recorders/reply-formats.py models TEMPLATES FOLDER
     npx tsx scripts/proofs/recorders/reply-formats.ts FOLDER
-    python scripts/proofs/recorders/reply-formats.py record FOLDER | gzip -9n > src/chat/formats/recorded.fixture.json.gz
+    python scripts/proofs/recorders/reply-formats.py record FOLDER | gzip -9n > src/chat/reply-formats.fixture.json.gz
 
 The first command writes a model folder for each template: a vocabulary of 400 tokens with the marks of the model. The second
 one plays a conversation with each and lists the renderings that it needs. The third one records these renderings as token

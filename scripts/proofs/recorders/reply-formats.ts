@@ -7,13 +7,12 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Template } from "@huggingface/jinja";
-import { either, type ReplyFormat } from "../../../src/chat/formats/format.ts";
-import { detectFormat, formats } from "../../../src/chat/formats/formats.ts";
-import { hermes } from "../../../src/chat/formats/hermes.ts";
-import { question, recordedChat } from "../../../src/chat/formats/recorded.fixture.ts";
-import { compileTemplate, findTemplate } from "../../../src/chat/templates/chat-template.ts";
-import { checkTemplate } from "../../../src/chat/templates/check-template.ts";
-import { openTokenizer } from "../../../src/chat/tokens/tokenizer.ts";
+import { checkTemplate } from "../../../src/chat/renderers.ts";
+import { either, type ReplyFormat } from "../../../src/chat/reply-format.ts";
+import { question, recordedChat } from "../../../src/chat/reply-formats.fixture.ts";
+import { detectFormat, formats, hermes } from "../../../src/chat/reply-formats.ts";
+import { compileTemplate, findTemplate } from "../../../src/chat/template.ts";
+import { openTokenizer } from "../../../src/chat/tokenizer.ts";
 import { playConversation, scriptedReplies } from "../../../src/gateway/formats.fixture.ts";
 
 const folder = process.argv[2] ?? "";

@@ -1,4 +1,4 @@
-"""Similarities of texts by rapidfuzz and rouge-score, for src/integrations/openai-rft/similarity.test.ts.
+"""Similarities of texts by rapidfuzz and rouge-score, for src/integrations/openai-rft/graders.cases.test.ts.
 
     pip install rapidfuzz==3.14.6 rouge-score==0.1.2
     python scripts/proofs/recorders/text-similarity.py 2026 40 > src/integrations/openai-rft/similarity.fixture.json

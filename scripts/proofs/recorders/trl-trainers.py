@@ -1,4 +1,4 @@
-"""Losses and gradient norms of TRL's SFTTrainer and DPOTrainer on a tiny model, for src/supervised/against-trl.e2e.ts.
+"""Losses and gradient norms of TRL's SFTTrainer and DPOTrainer on a tiny model, for src/supervised/sft.trl.e2e.ts.
 
 Needs the packages of worker/requirements-dev.lock and worker/requirements-trl.lock:
 

@@ -8,7 +8,7 @@
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { mean } from "../../../src/statistics.ts";
+import { mean } from "../../../src/base/values.ts";
 
 const [teacher, folder, picture] = process.argv.slice(2);
 if (teacher === undefined || folder === undefined || picture === undefined)
@@ -49,7 +49,7 @@ for (const seed of seeds) {
     const { steps, settings } = sides[side];
     if (linesOf(side, seed).some(({ step }) => step === steps)) continue;
     const run = [`rllm.trainer.seed=${seed}`, `rllm.trainer.run_dir=${runOf(side, seed)}`];
-    const command = ["--import", "tsx", "src/cli/main.ts", "train", "scripts/proofs/teacher/train.ts", ...run];
+    const command = ["--import", "tsx", "src/apps/cli/main.ts", "train", "scripts/proofs/teacher/train.ts", ...run];
     const { status } = spawnSync(process.execPath, [...command, ...settings], { stdio: "inherit" });
     if (status !== 0) throw new Error(`${runOf(side, seed)} ended with exit code ${status}`);
   }

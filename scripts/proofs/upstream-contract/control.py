@@ -1,4 +1,4 @@
-"""Writes what the control routes of inference servers accept, for control-routes.test.ts to compare with what Hone sends.
+"""Writes what the control routes of inference servers accept, for control.test.ts to compare with what Hone sends.
 
     python control.py vllm FIXTURE "vLLM 0.32.0"                   # in an environment with vLLM
     pip download --no-deps sglang==0.5.23 && unzip sglang-*.whl 'sglang/srt/managers/io_struct.py' 'sglang/srt/entrypoints/*'

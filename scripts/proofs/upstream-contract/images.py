@@ -1,5 +1,5 @@
 """Records what vLLM answers to requests with images, beside the log-probabilities of transformers, for
-served-images.test.ts.
+sampler.test.ts.
 
     export PYTHONPATH=worker:worker/tests
     python scripts/proofs/upstream-contract/images.py make DIRECTORY

@@ -1,5 +1,5 @@
 /**
- * Records the answers of a real inference server to Hone's requests. recorded-answers.test.ts replays them.
+ * Records the answers of a real inference server to Hone's requests. dialect.test.ts replays them.
  *
  *   python scripts/proofs/upstream-contract/tiny.py make MODEL
  *   vllm serve MODEL --served-model-name policy --dtype float32 --max-model-len 1024 --port 8000 --enable-scale-out
@@ -22,9 +22,9 @@ import {
   type Recording,
   recordedServers,
 } from "../../../src/backends/servers/recorded.fixture.ts";
-import { serverSampler } from "../../../src/backends/servers/server-sampler.ts";
+import { serverSampler } from "../../../src/backends/servers/sampler.ts";
+import { listen } from "../../../src/base/http.ts";
 import { loadChat } from "../../../src/chat/chat.ts";
-import { listen } from "../../../src/http/listen.ts";
 
 const [name, url, server, model, python] = process.argv.slice(2) as [RecordedServer, string, string, string, string];
 const here = fileURLToPath(new URL(".", import.meta.url));

@@ -1,4 +1,4 @@
-"""Records how SGLang's own front end reads requests with images, for served-images.test.ts: SGLang itself needs an accelerator.
+"""Records how SGLang's own front end reads requests with images, for sampler.test.ts: SGLang itself needs an accelerator.
 
     pip download --no-deps sglang==0.5.23 && unzip -q sglang-*.whl -d SGLANG
     pip install --no-deps --target SGLANG orjson num2words docopt

@@ -2,11 +2,11 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, it } from "vitest";
 import { conformance } from "../../../conformance/conformance.ts";
 import { precisionChecks } from "../../../conformance/precision.ts";
-import { makeTinyModel } from "../../python/run-python.fixture.ts";
+import { makeTinyModel } from "../../base/python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import type { Engine } from "../engine.ts";
-import { capabilities } from "./capabilities.ts";
 import { openLocalEngine } from "./engine.ts";
+import { capabilities } from "./options.ts";
 
 /** The checks must pass with every setting; these force compaction, waiting rows and micro-batches. */
 const settings = {

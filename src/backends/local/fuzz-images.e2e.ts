@@ -7,12 +7,12 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Readable, Writable } from "node:stream";
 import { expect, test } from "vitest";
-import { UserError } from "../../errors.ts";
+import { UserError } from "../../base/errors.ts";
+import { preparePython } from "../../base/python.ts";
+import { deriveSeed, uniforms } from "../../base/values.ts";
 import { fuzzCases, fuzzTimeout } from "../../fuzz-time.fixture.ts";
-import { checkImage } from "../../images/image-limits.ts";
+import { checkImage } from "../../images/images.ts";
 import { mutateImage } from "../../images/mutate-image.fixture.ts";
-import { preparePython } from "../../python/prepare.ts";
-import { deriveSeed, uniforms } from "../../random.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 
 const root = temporaryFolder("fuzz-images");

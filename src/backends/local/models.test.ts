@@ -1,7 +1,7 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, describe, expect, it } from "vitest";
-import { UserError } from "../../errors.ts";
+import { UserError } from "../../base/errors.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { modelSource } from "./models.ts";
 

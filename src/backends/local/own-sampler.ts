@@ -1,14 +1,12 @@
 /** A separate worker that samples for a learner with several processes: it loads the folders that the learner publishes. */
 import { rmSync } from "node:fs";
-import { UserError } from "../../errors.ts";
-import { type MediaStore, memoryStore } from "../../images/media-store.ts";
-import type { Connection } from "../channel/connection.ts";
-import { workerStats } from "../channel/reports.ts";
+import { UserError } from "../../base/errors.ts";
+import { type MediaStore, memoryStore } from "../../images/images.ts";
 import type { Engine, Policy, PolicySpec, Sampler, SamplingPart } from "../engine.ts";
-import { folderForWeights, publishingFolders } from "../published-folders.ts";
-import { openWorker } from "./engine.ts";
+import { folderForWeights, publishingFolders } from "../engine-parts.ts";
+import { type Connection, workerStats } from "../worker/connection.ts";
+import { openWorker, sample } from "./engine.ts";
 import type { LocalEngineOptions } from "./options.ts";
-import { sample } from "./sample.ts";
 
 /** @param folder for published weights, removed on close */
 export async function workerPolicies(

@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { afterAll, beforeAll } from "vitest";
-import { makeTinyModel } from "../../python/run-python.fixture.ts";
+import { makeTinyModel } from "../../base/python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import type { Engine } from "../engine.ts";
 import { openLocalEngine } from "./engine.ts";

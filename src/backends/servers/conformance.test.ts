@@ -2,11 +2,11 @@
 import { afterAll, beforeAll, describe, test } from "vitest";
 import { samplerChecks } from "../../../conformance/conformance.ts";
 import { withTrainedPolicy } from "../../../conformance/tools.ts";
-import { deriveSeed, uniforms } from "../../random.ts";
+import { deriveSeed, uniforms } from "../../base/values.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
 import type { Capabilities, Sampler } from "../engine.ts";
 import { fakeServer } from "./fake-server.fixture.ts";
-import { serverSampler } from "./server-sampler.ts";
+import { serverSampler } from "./sampler.ts";
 
 const engine = tabularEngine({
   alphabet: "abcdefghijklmnopqrstuvwxyz",

@@ -3,12 +3,12 @@ import { EventEmitter, once } from "node:events";
 import { rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { lora } from "../../../conformance/tools.ts";
-import { temporaryFolder } from "../../files/temporary-names.ts";
+import { temporaryFolder } from "../../base/files.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
-import { composeEngine } from "../compose-engine.ts";
 import type { Engine, LearningEngine, Sampler, WeightGroup } from "../engine.ts";
+import { composeEngine } from "../engine-parts.ts";
 import { fakeServer, type ServerKind } from "./fake-server.fixture.ts";
-import { type ServerOptions, servedPolicies } from "./served-policies.ts";
+import { type ServerOptions, servedPolicies } from "./policies.ts";
 
 const tabular = tabularEngine({ alphabet: "abcdefghijklmnopqrstuvwxyz" });
 

@@ -1,7 +1,7 @@
 /** An inference server that speaks vLLM's or SGLang's HTTP in front of a sampler, so that its replies come from a real model. */
 import { createServer, type ServerResponse } from "node:http";
-import { listen } from "../../http/listen.ts";
-import { toReply } from "../../server/features/vllm/reply.ts";
+import { toReply } from "../../apps/server/vllm-messages.ts";
+import { listen } from "../../base/http.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
 
 export type ServerKind = "vllm" | "sglang";

@@ -5,20 +5,20 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { linearLoss, lora, madeUpWeights } from "../../../conformance/tools.ts";
-import { openChat } from "../../chat/chat.ts";
+import { makeTinyMixture } from "../../base/python.fixture.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { nightly } from "../../nightly.fixture.ts";
-import { makeTinyMixture } from "../../python/run-python.fixture.ts";
-import { createSamplingClient, rolloutSeed } from "../../rollout/session/sampling-client.ts";
+import { createSamplingClient, rolloutSeed } from "../../rollout/session.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { toSequences } from "../../trajectories/to-sequences.ts";
+import { toSequences } from "../../trajectories/batch.ts";
+import { openChat } from "../backends.ts";
 import type { Engine } from "../engine.ts";
+import { ownDistribution } from "../engine-parts.ts";
 import { openLocalEngine } from "../local/engine.ts";
 import { localEngineOptions } from "../local/options.ts";
-import { startOwnServer } from "../registry/start-servers.ts";
-import { ownDistribution } from "../sampling-params.ts";
-import type { ServerProcess } from "./process/server-process.ts";
-import { serverSampler } from "./server-sampler.ts";
+import type { ServerProcess } from "./process.ts";
+import { serverSampler } from "./sampler.ts";
+import { startOwnServer } from "./start-servers.ts";
 
 const root = temporaryFolder("routing");
 const model = join(root, "model");

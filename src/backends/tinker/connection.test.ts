@@ -1,12 +1,10 @@
 import { describe, expect, it, vi } from "vitest";
+import { RunError, UserError } from "../../base/errors.ts";
 import { composeConfig } from "../../config/compose.ts";
-import { RunError, UserError } from "../../errors.ts";
-import { documentedCapabilities } from "../../tinker-protocol/handshake.ts";
-import { NonFiniteLossError } from "../check-loss-value.ts";
-import { StateLost } from "../engine-died.ts";
-import { type Connection, createConnection } from "./connection.ts";
-import { tinkerService } from "./service.ts";
-import { openSession } from "./session.ts";
+import { NonFiniteLossError, StateLost } from "../engine-parts.ts";
+import { tinkerService } from "./backend.ts";
+import { type Connection, createConnection, openSession } from "./connection.ts";
+import { documentedCapabilities } from "./handshake.ts";
 
 interface Asked {
   path: string;

@@ -1,20 +1,19 @@
-/** Opens a Tinker service as an engine: the hosted one, `hone serve`, or Hone's own in this process. */
+/** A session with a Tinker service, shared by all models of a run and kept alive by a heartbeat. */
+
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
-import { UserError } from "../../errors.ts";
-import type { MediaStore } from "../../images/media-store.ts";
-import { capabilitiesOf, handshakeAnswer, type ModelDescription } from "../../tinker-protocol/handshake.ts";
-import { sdkVersion } from "../../tinker-protocol/schema.ts";
+import { UserError } from "../../base/errors.ts";
+import type { Config } from "../../config/schema.ts";
+import type { MediaStore } from "../../images/images.ts";
+import type { EngineHooks } from "../backend.ts";
 import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
-import { requireCreatable } from "../learner-spec.ts";
-import { requireSameVocabulary } from "../same-vocabulary.ts";
-import { engineCapabilities } from "./capabilities.ts";
-import { createConnection } from "./connection.ts";
-import { servedImages } from "./images.ts";
-import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./policy.ts";
-import type { ConnectionOptions } from "./requests.ts";
-import { openSession, type TinkerSession } from "./session.ts";
+import { requireCreatable, requireSameVocabulary } from "../engine-parts.ts";
+import { type ConnectionOptions, createConnection, openSession, type TinkerSession } from "./connection.ts";
+import { capabilitiesOf, engineCapabilities, handshakeAnswer, type ModelDescription } from "./handshake.ts";
+import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./learner.ts";
+import { sdkVersion } from "./messages.ts";
+import { servedImages } from "./training.ts";
 
 export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {
   /** The model's name at the service. */
@@ -28,6 +27,24 @@ export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {
   /** Keeps the images of prompts; default: memory. */
   media?: MediaStore | undefined;
 }
+
+export function tinkerEngineOptions(
+  config: Config,
+  service: { baseUrl: string; apiKey: string },
+  { onStatus, media }: Pick<EngineHooks, "onStatus" | "media">,
+): TinkerEngineOptions {
+  return {
+    ...service,
+    model: config.model.name,
+    overlap: config.fuse_forward_backward_and_optim_step,
+    name: `${config.rllm.trainer.project_name}-${config.rllm.trainer.experiment_name}`,
+    tokenizerFolder: async (model) => (await import("./tokenizer-files.ts")).tokenizerFolder(model),
+    onStatus,
+    media,
+  };
+}
+
+// Opens a Tinker service as an engine: the hosted one, `hone serve`, or Hone's own in this process.
 
 /**
  * @throws UserError when the service refuses the key or does not have the model

@@ -2,8 +2,8 @@
 import { existsSync, readFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { downloadFileToCacheDir } from "@huggingface/hub";
-import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
-import { UserError } from "../../errors.ts";
+import { UserError } from "../../base/errors.ts";
+import { openTokenizer } from "../../chat/tokenizer.ts";
 
 /** The folder with the small files of a model, by its path or hub id. @throws UserError when they cannot be fetched */
 export async function tokenizerFolder(model: string): Promise<string> {

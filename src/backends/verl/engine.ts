@@ -1,23 +1,91 @@
-/** The verl engine: learners that use verl's worker groups on Ray through a Python driver. Servers sample. */
+/** Starts the driver of the verl backend, and explains why it ended. */
 import { dirname, join, resolve } from "node:path";
-import { memoryStore } from "../../images/media-store.ts";
-import { verlEnvironment } from "../../python/find.ts";
-import { prepareEnvironment } from "../../python/prepare.ts";
-import { connect } from "../channel/connection.ts";
-import { createWorkerLearner } from "../channel/learner.ts";
-import { workerImages } from "../channel/media.ts";
-import { imagesOf, modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
-import { sendOnce } from "../channel/send-batch.ts";
+import type { Loss } from "../../algorithms/types.ts";
+import { type Death, describeDeath } from "../../base/processes.ts";
+import { prepareEnvironment, verlEnvironment } from "../../base/python.ts";
+import { memoryStore } from "../../images/images.ts";
+import { countsOf } from "../../trajectories/batch.ts";
 import type { LearningEngine } from "../engine.ts";
-import { requireCreatable } from "../learner-spec.ts";
-import { modelFolder } from "../local/model-folder.ts";
-import { serverPackages } from "../local/server-packages.ts";
-import type { WeightSource } from "../servers/weights/source-sampler.ts";
-import { capabilities } from "./capabilities.ts";
-import { startDriver } from "./driver-process.ts";
-import { compareValues, type WorkerValues } from "./expected-values.ts";
-import { nativeLoss } from "./native-loss.ts";
-import { type VerlEngineOptions, withModel } from "./options.ts";
+import { EngineDied, requireCreatable } from "../engine-parts.ts";
+import { modelFolder } from "../local/engine.ts";
+import { serverPackages } from "../local/models.ts";
+import { threadEnvironment, usableCores } from "../local/options.ts";
+import type { WeightSource } from "../servers/policies.ts";
+import {
+  connect,
+  imagesOf,
+  modelInfo,
+  startWorker,
+  type WorkerModel,
+  type WorkerProcess,
+  workerStats,
+} from "../worker/connection.ts";
+import { createWorkerLearner, type NativeLoss, sendOnce } from "../worker/learner.ts";
+import { workerImages } from "../worker/media.ts";
+import { capabilities, compareValues, type VerlEngineOptions, type WorkerValues, withModel } from "./options.ts";
+
+/** Ray ends its processes one after the other. */
+const graceSeconds = 30;
+
+/**
+ * @param packages a folder with further Python packages
+ * @throws RunError when Python cannot be started at all
+ */
+const startDriver = (
+  python: string,
+  { ranks, usesGpu }: { ranks: number; usesGpu: boolean },
+  logFile: string | undefined,
+  packages?: string | undefined,
+): Promise<WorkerProcess> =>
+  startWorker({
+    python,
+    module: "hone_verl",
+    packages,
+    env: {
+      ...process.env,
+      ...(usesGpu ? {} : { VERL_PLATFORM: "cpu" }),
+      // The driver passes these variables to the workers, which share the cores of a machine.
+      ...threadEnvironment(0, Math.max(1, Math.floor(usableCores() / ranks)), process.env),
+    } as Record<string, string>,
+    logFile,
+    graceSeconds,
+    died: driverDied,
+  });
+
+const hints = {
+  SIGKILL:
+    "Lower trainer.n_gpus_per_node, actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu or data.max_response_length, or use machines with more memory.",
+};
+
+/** If the raylet ends, Ray also ends the driver. Ray prints one line about this, and then the indented log of the raylet. */
+export function driverDied(death: Death): EngineDied {
+  const lastLines = death.lastLines.filter((line) => !/^\s+\[/.test(line));
+  const { message, hint } = describeDeath({ ...death, lastLines }, { name: "the verl driver", hints });
+  return new EngineDied(message, { hint });
+}
+
+// Losses that verl's workers compute themselves: verl's registered losses that have the gradient of Hone's.
+
+/** verl adds a plain sum over tokens; `settings` are keys of `actor_rollout_ref.actor`. */
+export function nativeLoss(loss: Loss, offsets: Int32Array): NativeLoss | undefined {
+  const hosted = loss.hosted?.();
+  if (hosted?.verl === undefined) return undefined;
+  const { averages, ...found } = hosted.verl;
+  const { weights, logprobs, advantages = weights } = hosted.inputs;
+  if (advantages === undefined) return undefined;
+  const inputs = {
+    advantages: averages ? timesCounts(advantages, offsets) : advantages,
+    ...(logprobs ? { old_logprobs: logprobs } : {}),
+  };
+  return { ...found, inputs };
+}
+
+function timesCounts(values: Float32Array, offsets: Int32Array): Float32Array {
+  const counts = Array.from(countsOf(offsets)).flatMap((count) => Array<number>(count).fill(count));
+  return values.map((value, token) => value * counts[token]!);
+}
+
+// The verl engine: learners that use verl's worker groups on Ray through a Python driver. Servers sample.
 
 export interface VerlEngine extends LearningEngine {
   /** Addresses and weights of verl's rollout servers, if they sample. */

@@ -3,10 +3,9 @@ import { execFile } from "node:child_process";
 import { existsSync, statfsSync } from "node:fs";
 import { connect } from "node:net";
 import { promisify } from "node:util";
-import { formatBytes } from "../../files/durable-files.ts";
-import { hasNvidiaGpu, installedPython, verlEnvironment } from "../../python/find.ts";
-import { setupCommand } from "../../python/prepare.ts";
-import type { ComposedTree } from "../descriptor.ts";
+import { formatBytes } from "../../base/files.ts";
+import { hasNvidiaGpu, installedPython, setupCommand, verlEnvironment } from "../../base/python.ts";
+import type { ComposedTree } from "../backend.ts";
 import type { Finding } from "../engine.ts";
 import { verlEngineOptions } from "./options.ts";
 

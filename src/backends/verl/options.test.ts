@@ -1,12 +1,10 @@
 import { mkdtempSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, describe, expect, test, vi } from "vitest";
-import { verlSections } from "../../config/compose/sync/verl-keys.ts";
 import { composeConfig } from "../../config/compose.ts";
+import { verlSections } from "../../config/verl-keys.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { compareValues, expectedValues } from "./expected-values.ts";
-import { verlEngineOptions, withModel } from "./options.ts";
-import { reasonUnused } from "./used-keys.ts";
+import { compareValues, expectedValues, reasonUnused, verlEngineOptions, withModel } from "./options.ts";
 
 const model = mkdtempSync(join(temporaryFolder("verl"), "model-"));
 writeFileSync(join(model, "config.json"), "{}");

@@ -1,10 +1,18 @@
 /** Expands a multirun's overrides to the overrides of each run: all combinations, the last sweep varies fastest. */
 
-import { type Mistake, mistakesError } from "../mistakes.ts";
-import { oneLine } from "../tree/origin.ts";
-import { pythonFloat } from "../yaml/scalars.ts";
-import { isMistake, type Override, parseOverride } from "./parse-override.ts";
-import { elementText, isFloatElement, isSweep, type Sweep, ValueMistake } from "./value.ts";
+import { mistakesError } from "../secrets.ts";
+import { type Mistake, oneLine } from "../tree.ts";
+import { pythonFloat } from "../yaml.ts";
+import {
+  elementText,
+  isFloatElement,
+  isMistake,
+  isSweep,
+  type Override,
+  parseOverride,
+  type Sweep,
+  ValueMistake,
+} from "./overrides.ts";
 
 export interface SweepOptions {
   /** The options of a config group, for `glob(...)`. */

@@ -4,11 +4,11 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { UserError } from "../../errors.ts";
+import { UserError } from "../../base/errors.ts";
 import { nightly } from "../../nightly.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { plain } from "../tree/node.ts";
-import { composeHydra } from "./compose-hydra.ts";
+import { plain } from "../tree.ts";
+import { composeHydra } from "./compose.ts";
 import { expandSweep } from "./expand-sweep.ts";
 import { resolveTree } from "./resolve.ts";
 

@@ -2,8 +2,7 @@
  * Parses OmegaConf's references inside text: `${a.b}`, `${.x}`, `${a[0]}`, `${oc.env:HOME,none}`, also nested.
  * Handles only the syntax; `resolve.ts` computes the values.
  */
-import { blank, keyToken, scalarElement, TextReader, undoEscapes } from "./parse-value.ts";
-import type { Element } from "./value.ts";
+import { blank, type Element, keyToken, scalarElement, TextReader, undoEscapes } from "./overrides.ts";
 
 export type Part = string | Reference;
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { UserError } from "../../errors.ts";
-import { configKeys } from "../describe.ts";
-import { readLightRft } from "./compose-lightrft.ts";
+import { UserError } from "../../base/errors.ts";
+import { configKeys } from "../schema.ts";
+import { readLightRft } from "./compose.ts";
 import { flagTable, keysOf } from "./flags.ts";
 
 const least = ["--pretrain", "m", "--save_path", "runs/x"];

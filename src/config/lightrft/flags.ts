@@ -6,7 +6,7 @@
 import { join } from "node:path";
 import { z } from "zod";
 import { aboveZero, count, notNegative, off, on, optionalText, positive, share, text } from "../schema/about.ts";
-import type { ConfigWarning } from "../warnings.ts";
+import type { ConfigWarning } from "../tree.ts";
 
 /** An entry of the table. Its functions get the values of all flags, defaults included. */
 interface Flag<Type extends z.ZodType, Values> {

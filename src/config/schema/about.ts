@@ -54,7 +54,7 @@ export const aboveZero = z.number().gt(0);
 export const share = z.number().min(0).max(1);
 export const text = z.string().min(1);
 export const optionalText = text.nullable().default(null);
-/** Host names, IP addresses and networks, as `src/images/address-rules.ts` reads them. */
+/** Host names, IP addresses and networks, as `src/images/load-image.ts` reads them. */
 export const hosts = z.array(text).default([]);
 /** Arguments of the user's own classes and functions. */
 export const freeArguments = z.record(z.string(), z.unknown());

@@ -4,12 +4,12 @@ import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { runHone } from "../../cli/hone.fixture.ts";
+import { runHone } from "../../apps/cli/hone.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { testGateway } from "../open-gateway.fixture.ts";
-import { exportTraces } from "./export-traces.ts";
-import { openTraceStore } from "./open-trace-store.ts";
 import { readSpans, storeSpans, type TraceFilter } from "./otlp.ts";
+import { exportTraces } from "./read.ts";
+import { openTraceStore } from "./store.ts";
 
 /** Recorded from AI SDK 7.0.173 with `registerTelemetry(new OpenTelemetry())` and OpenTelemetry's exporter for OTLP/HTTP. */
 const aiSdkFile = fileURLToPath(new URL("fixtures/ai-sdk-7.0.173.json", import.meta.url));

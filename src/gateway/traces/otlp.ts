@@ -2,14 +2,18 @@
  * Spans of OpenTelemetry's conventions for generative AI, in OTLP's JSON, as traces. They have no tokens: they become
  * tasks and rows for supervised training, and never batches of reinforcement learning.
  */
-import { normalizeContent } from "../../chat/images/content.ts";
-import type { ChatMessage, ImagePart, TextMessage, TextPart, ToolCall, ToolDefinition } from "../../chat/messages.ts";
-import { messageOf, UserError } from "../../errors.ts";
-import { isObject } from "../../is-object.ts";
-import { own } from "../../own.ts";
-import { mean } from "../../statistics.ts";
-import type { TraceStore } from "./open-trace-store.ts";
-import type { Trace, TraceSession } from "./types.ts";
+import { messageOf, UserError } from "../../base/errors.ts";
+import { isObject, mean, own } from "../../base/values.ts";
+import {
+  type ChatMessage,
+  type ImagePart,
+  normalizeContent,
+  type TextMessage,
+  type TextPart,
+  type ToolCall,
+  type ToolDefinition,
+} from "../../chat/messages.ts";
+import type { Trace, TraceSession, TraceStore } from "../types.ts";
 
 export interface ReadSpans {
   traces: Trace[];

@@ -1,15 +1,13 @@
 /** An experiment of the data and the grader of a reinforcement fine-tuning job of OpenAI. */
 import { z } from "zod";
 import type { Outcome, Workflow } from "../../agents/types.ts";
+import { UserError } from "../../base/errors.ts";
+import { isObject } from "../../base/values.ts";
 import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
-import type { Task } from "../../data/task.ts";
-import type { Dataset } from "../../data/types.ts";
-import { UserError } from "../../errors.ts";
-import { isObject } from "../../is-object.ts";
-import { matchesSchema } from "../../rewards/text/json-schema.ts";
+import type { Dataset, Task } from "../../data/dataset.ts";
+import { matchesSchema } from "../../rewards/text.ts";
 import { type GraderOptions, itemCheck, type RftRow, toReward } from "./graders.ts";
-import { messagesSchema, parseGrader, type RftGrader } from "./schema.ts";
-import { compileTemplate } from "./template.ts";
+import { compileTemplate, messagesSchema, parseGrader, type RftGrader } from "./schema.ts";
 
 export interface OpenaiRftOptions extends GraderOptions {
   /** The rows of the job's training file: `messages`, perhaps `tools`, and the keys that templates read as `item`. */

@@ -1,7 +1,7 @@
 /** Grades one reply to one row as a run would. */
-import { fromRows } from "../../data/from-rows.ts";
+import { fromRows } from "../../data/dataset.ts";
 import type { ScriptLine } from "../../testing/index.ts";
-import { runWorkflow } from "../../testing/run-workflow.ts";
+import { runWorkflow } from "../../testing/scripted.ts";
 import { type OpenaiRftOptions, openaiRft } from "./experiment.ts";
 import type { RftGrader } from "./schema.ts";
 

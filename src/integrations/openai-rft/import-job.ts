@@ -1,9 +1,7 @@
 /** Writes a job of OpenAI's reinforcement fine-tuning, or an eval, as an experiment in TypeScript. Pure. */
-
-import { fromRows } from "../../data/from-rows.ts";
-import type { Dataset } from "../../data/types.ts";
-import { UserError } from "../../errors.ts";
-import { isObject } from "../../is-object.ts";
+import { UserError } from "../../base/errors.ts";
+import { isObject } from "../../base/values.ts";
+import { type Dataset, fromRows } from "../../data/dataset.ts";
 import { openaiRft } from "./experiment.ts";
 import { messagesSchema, type ParsedGrader, parseGrader } from "./schema.ts";
 

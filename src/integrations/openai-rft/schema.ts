@@ -1,6 +1,7 @@
 /** The grader files of OpenAI's reinforcement fine-tuning and Evals, and what Hone refuses of them. */
 import { z } from "zod";
-import { UserError } from "../../errors.ts";
+import { UserError } from "../../base/errors.ts";
+import { isObject, own } from "../../base/values.ts";
 
 const text = z.string();
 const about = { name: text.optional(), pass_threshold: z.number().optional(), id: text.optional() };
@@ -144,3 +145,189 @@ function describe(issue: z.core.$ZodIssue, outer: PropertyKey[]): string[] {
 }
 
 const depth = (problems: string[]) => Math.max(...problems.map((problem) => problem.split(":")[0]!.split(".").length));
+
+// Templates such as `{{ item.answers[0] }}` and `{{ sample.output_text }}`.
+
+export interface Namespaces {
+  /** The row without its messages. */
+  item: Readonly<Record<string, unknown>>;
+  sample: Readonly<Record<string, unknown>>;
+}
+
+const sampleParts = ["output_text", "output_json", "output_tools", "choices"];
+
+/**
+ * @returns the text with values in place of references: text as it is, other values as JSON. A part of the sample that the
+ * reply does not have is empty.
+ * @throws UserError for an unknown namespace, now; and later for an item without the value
+ */
+export function compileTemplate(template: string): (values: Namespaces) => string {
+  const pieces = template
+    .split(/\{\{(.*?)\}\}/s)
+    .map((piece, index) => (index % 2 === 0 ? asText(piece) : toPath(piece, template)));
+  return (values) =>
+    pieces
+      .map((piece) => {
+        if (typeof piece === "string") return piece;
+        const found = valueAt(values, piece);
+        if (found === undefined && piece[0] === "item") {
+          throw new UserError(`the item has no ${piece.slice(1).join(".")}, which the grader reads`, {
+            hint: `its keys are ${Object.keys(values.item).join(", ") || "none"}`,
+          });
+        }
+        return typeof found === "string" ? found : found === undefined ? "" : JSON.stringify(found);
+      })
+      .join("");
+}
+
+/** `{{ item.answer }` would be compared as it is. */
+function asText(piece: string): string {
+  const open = /\{\{\s*(item|sample)\b.{0,40}/.exec(piece);
+  if (open !== null) throw new UserError(`${open[0]} is not closed by }}`);
+  return piece;
+}
+
+function toPath(reference: string, template: string): string[] {
+  const text = reference.trim();
+  if (!/^\w+(\.[\w-]+|\[\d+\]|\[(["'])[^"']+\2\])*$/.test(text)) {
+    throw new UserError(`{{${reference}}} is not a reference such as {{ item.answer }} or {{ sample.output_text }}`);
+  }
+  const path = [...text.matchAll(/[\w-]+|(["'])([^"']+)\1/g)].map(([part, , quoted]) => quoted ?? part);
+  const [namespace, part] = path;
+  if (namespace === "item") return path;
+  if (namespace === "sample" && part !== undefined && sampleParts.includes(part)) return path;
+  const shown = JSON.stringify(template.length > 60 ? `${template.slice(0, 60)}...` : template);
+  throw new UserError(
+    `${text} in ${shown} is not supported: templates read item, and of sample ${sampleParts.join(", ")}`,
+  );
+}
+
+function valueAt(values: Namespaces, path: readonly string[]): unknown {
+  return path.reduce<unknown>((inner, part) => {
+    if (Array.isArray(inner)) return inner[Number(part)];
+    return isObject(inner) ? own(inner, part) : undefined;
+  }, values);
+}
+
+// The formula of a `multi` grader: `0.8 * answer + 0.2 * min(style, 1)`. Evaluates to NaN or infinity as arithmetic does.
+
+type Values = ReadonlyMap<string, number>;
+type Node = (values: Values) => number;
+
+const functions: Readonly<Record<string, { arity: number; apply: (...values: number[]) => number }>> = {
+  min: { arity: -1, apply: Math.min },
+  max: { arity: -1, apply: Math.max },
+  abs: { arity: 1, apply: Math.abs },
+  floor: { arity: 1, apply: Math.floor },
+  ceil: { arity: 1, apply: Math.ceil },
+  exp: { arity: 1, apply: Math.exp },
+  sqrt: { arity: 1, apply: Math.sqrt },
+  log: { arity: 1, apply: Math.log },
+};
+
+const deepest = 100;
+/** Of its pieces. A sum of many is as many calls deep. */
+const longest = 1000;
+
+/**
+ * @param names of the graders
+ * @throws UserError with the position of what cannot be read
+ */
+export function parseFormula(formula: string, names: readonly string[]): Node {
+  const wrong = names.find((name, index) => /^\d/.test(name) || names.indexOf(name) !== index);
+  if (wrong !== undefined)
+    throw new UserError(`the graders need names of their own that start with a letter, not ${JSON.stringify(wrong)}`);
+  const tokens = [
+    ...formula.matchAll(
+      /\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|[\p{L}_][\p{L}\p{M}\p{N}_]*|\*\*|\S)/guy,
+    ),
+  ];
+  if (tokens.length > longest)
+    throw new UserError(
+      `calculate_output has ${tokens.length} numbers, names and operators; at most ${longest} are read`,
+    );
+  let at = 0;
+  let depth = 0;
+  const next = () => tokens[at]?.[1];
+  const fail = (expected: string): never => {
+    const found =
+      next() === undefined
+        ? "its end"
+        : `"${next()}" at ${tokens[at]!.index + tokens[at]![0].length - next()!.length + 1}`;
+    throw new UserError(`calculate_output ${JSON.stringify(formula)}: expected ${expected}, found ${found}`, {
+      hint: `the graders are ${names.join(", ")}; functions: ${Object.keys(functions).join(", ")}; operators: + - * / ^`,
+    });
+  };
+  const take = (token: string) => (next() === token ? at++ : fail(`"${token}"`));
+
+  function sum(): Node {
+    if (++depth > deepest) fail("less nesting");
+    let left = product();
+    while (next() === "+" || next() === "-") {
+      const [operator, first] = [tokens[at++]![1], left];
+      const second = product();
+      left = operator === "+" ? (values) => first(values) + second(values) : (values) => first(values) - second(values);
+    }
+    depth--;
+    return left;
+  }
+  function product(): Node {
+    let left = signed();
+    while (next() === "*" || next() === "/") {
+      const [operator, first] = [tokens[at++]![1], left];
+      const second = signed();
+      left = operator === "*" ? (values) => first(values) * second(values) : (values) => first(values) / second(values);
+    }
+    return left;
+  }
+  /** `-2 ^ 2` is -4, and `2 ^ -1` is 0.5. */
+  function signed(): Node {
+    if (++depth > deepest) fail("less nesting");
+    const sign = next() === "-" || next() === "+" ? tokens[at++]![1] : undefined;
+    const inner = sign === undefined ? power() : signed();
+    depth--;
+    return sign === "-" ? (values) => -inner(values) : inner;
+  }
+  function power(): Node {
+    const base = operand();
+    if (next() !== "^") return base;
+    at++;
+    const exponent = signed();
+    return (values) => base(values) ** exponent(values);
+  }
+  function operand(): Node {
+    const token = next();
+    if (token === undefined) return fail("a value");
+    if (token === "(") {
+      at++;
+      const inner = sum();
+      take(")");
+      return inner;
+    }
+    if (/^[\d.]/.test(token)) {
+      at++;
+      const value = Number(token);
+      return Number.isNaN(value) ? fail("a number") : () => value;
+    }
+    if (names.includes(token) && tokens[at + 1]?.[1] !== "(") {
+      at++;
+      return (values) => values.get(token)!;
+    }
+    const called = Object.hasOwn(functions, token) ? functions[token] : undefined;
+    if (called === undefined) return fail("a grader, a number or a function");
+    at++;
+    take("(");
+    const given = [sum()];
+    while (next() === ",") {
+      at++;
+      given.push(sum());
+    }
+    if (called.arity >= 0 && given.length !== called.arity) fail(`${called.arity} value for ${token}`);
+    take(")");
+    return (values) => called.apply(...given.map((value) => value(values)));
+  }
+
+  const node = sum();
+  if (at < tokens.length) fail("an operator");
+  return node;
+}

@@ -1,12 +1,245 @@
-/** Compares two answers: numbers, expressions, tuples, intervals, sets, equations, otherwise words. */
-import { uniforms } from "../../random.ts";
-import { nested, spend, withBudget } from "./budget.ts";
-import { cleanLatex } from "./clean-latex.ts";
-import { measure } from "./measure.ts";
-import { type Expression, maxCharacters, parseExpression } from "./parse.ts";
-import { compare, decimalOf, divide, equal, subtract, type Value } from "./rational.ts";
-import { splitTop, splitUnion, unbracket } from "./split.ts";
-import { sameTokens } from "./tokens.ts";
+/** Splits an answer such as "5 cm^2" or "$5" into its value and its unit. */
+import { uniforms } from "../../base/values.ts";
+import { type Expression, maxCharacters, parseExpression, sameTokens } from "./parse.ts";
+import { compare, decimalOf, divide, equal, nested, spend, subtract, type Value, withBudget } from "./rational.ts";
+
+const spellings: Record<string, string> = {
+  "°": "degree|degrees|deg",
+  "%": "percent",
+  $: "dollar|dollars",
+  "€": "euro|euros",
+  "£": "",
+  cent: "cents",
+  cm: "centimeter|centimeters|centimetre|centimetres",
+  mm: "millimeter|millimeters|millimetre|millimetres",
+  km: "kilometer|kilometers|kilometre|kilometres",
+  m: "meter|meters|metre|metres",
+  mi: "mile|miles",
+  ft: "foot|feet",
+  in: "inch|inches",
+  yd: "yard|yards",
+  kg: "kilogram|kilograms",
+  g: "gram|grams",
+  mg: "milligram|milligrams",
+  lb: "pound|pounds|lbs",
+  oz: "ounce|ounces",
+  ton: "tons",
+  s: "sec|secs|second|seconds",
+  min: "mins|minute|minutes",
+  h: "hr|hrs|hour|hours",
+  day: "days",
+  week: "weeks",
+  month: "months",
+  year: "years|yr|yrs",
+  unit: "units",
+  mph: "",
+  "km/h": "",
+  "m/s": "",
+  L: "liter|liters|litre|litres",
+  ml: "milliliter|milliliters|millilitre|millilitres",
+  N: "",
+  J: "",
+  W: "",
+  Hz: "",
+  K: "",
+  point: "points",
+  person: "people",
+  student: "students",
+  way: "ways",
+  time: "times",
+  apple: "apples",
+  book: "books",
+  ball: "balls",
+  marble: "marbles",
+  cookie: "cookies",
+  coin: "coins",
+  egg: "eggs",
+  page: "pages",
+};
+
+const units = new Map(
+  Object.entries(spellings).flatMap(([unit, others]) =>
+    [unit, ...others.split("|")].map((name) => [name, unit] as const),
+  ),
+);
+units.delete("");
+
+const trailing =
+  /(?<=[\d})\] ]) ?((?:sq|square|cubic)\.? )?([A-Za-z]+(?:\/[a-z])?|\\?[%$]|[€£°]) ?(?:\^ ?(?:\{ ?([23]) ?\}|([23]))|([²³]))?$/;
+const leading = /^(-? ?)([$€£]) ?(?=[\d.])/;
+const powers = new Map(Object.entries({ sq: "2", square: "2", cubic: "3", "²": "2", "³": "3" }));
+
+interface Measure {
+  text: string;
+  /** Undefined for a bare value. Spellings of a unit are unified; units are not converted. */
+  unit: string | undefined;
+}
+
+function measure(text: string): Measure {
+  const money = leading.exec(text);
+  if (money) return { text: `${money[1]}${text.slice(money[0].length)}`, unit: units.get(money[2] ?? "") };
+  const found = trailing.exec(text);
+  const none = { text, unit: undefined };
+  if (!found) return none;
+  const [, prefix, name = "", braced, digit, raised] = found;
+  const unit = units.get(name.replace("\\", "")) ?? units.get(name.toLowerCase());
+  const value = text.slice(0, found.index).trim();
+  if (unit === undefined || value === "" || (isLetter(name) && !isNumber(text.slice(0, found.index), found[0])))
+    return none;
+  const dimension = powers.get((prefix ?? "").trim().replace(".", "")) ?? powers.get(raised ?? "") ?? braced ?? digit;
+  return { text: value, unit: dimension === undefined ? unit : `${unit}^${dimension}` };
+}
+
+/** "5m" and "x m" may be products; "5 m" is five meters. */
+const isLetter = (name: string) => /^[A-Za-z]{1,2}$/.test(name);
+const isNumber = (before: string, unit: string) =>
+  (before.endsWith(" ") || unit.startsWith(" ")) && parseExpression(before)?.variables.size === 0;
+
+// Splits lists, tuples, intervals and unions at commas outside of brackets.
+
+const opening = new Set(["(", "[", "{"]);
+const closing = new Set([")", "]", "}"]);
+
+/** Splits at top-level commas, semicolons, "and" and "or". @example splitTop("1, (2, 3) and 4") // ["1", "(2, 3)", "4"] */
+function splitTop(text: string): string[] {
+  const parts: string[] = [];
+  let depth = 0;
+  let start = 0;
+  const cut = (index: number, length: number) => {
+    parts.push(text.slice(start, index).trim());
+    start = index + length;
+  };
+  for (let index = 0; index < text.length; index++) {
+    const character = text.charAt(index);
+    if (opening.has(character)) depth++;
+    else if (closing.has(character)) depth--;
+    else if (depth === 0 && (character === "," || character === ";")) cut(index, 1);
+    else if (depth === 0 && character === " ") {
+      const word = /^ (?:and|or) /.exec(text.slice(index, index + 5));
+      if (word) cut(index, word[0].length - 1);
+    }
+  }
+  cut(text.length, 0);
+  return parts.filter((part) => part !== "");
+}
+
+const splitUnion = (text: string) => text.split(/\\cup(?![a-z])|∪/).map((part) => part.trim());
+
+interface Bracketed {
+  kind: "none" | "tuple" | "set";
+  open: string;
+  close: string;
+  inner: string;
+}
+
+/** The content of brackets around the whole text. `(1,2]` is a tuple with two kinds of bracket. */
+function unbracket(text: string): Bracketed {
+  const none: Bracketed = { kind: "none", open: "", close: "", inner: text };
+  const found = /^(\\\{|\\lbrace|[([{])([\s\S]*?)(\\\}|\\rbrace|[)\]}])$/.exec(text);
+  if (!found) return none;
+  const [, open, inner, close] = found as unknown as [string, string, string, string];
+  let depth = 0;
+  for (const character of inner) {
+    if (opening.has(character)) depth++;
+    else if (closing.has(character) && --depth < 0) return none;
+  }
+  if (depth !== 0) return none;
+  // Braces without a backslash are a set if they contain a list; around one value they only group.
+  if (open === "{" && splitTop(inner).length < 2) return none;
+  const isSet = open === "\\{" || open === "\\lbrace" || open === "{";
+  return { kind: isSet ? "set" : "tuple", open: isSet ? "{" : open, close: isSet ? "}" : close, inner };
+}
+
+// Removes math delimiters, spacing and fonts from an answer. Never joins two tokens.
+
+/** The first alternative is a line break, so that its second backslash does not start a command. */
+const spacing =
+  /\\\\|\\(?:[!,;:> ]|(?:quad|qquad|displaystyle|limits|[bB]igl?|[bB]igr)(?![a-zA-Z])|(?:left|right)(?:\.|(?![a-zA-Z])))|~/g;
+const textCommand =
+  /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm|bf)\s?\{([^{}]*)\}/g;
+const degrees = /\^ ?(?:\\circ(?![a-zA-Z])|\{ ?\\circ ?\})|\\degree(?![a-zA-Z])|\\deg(?![a-zA-Z])/g;
+
+const multiples = new Map([
+  ["thousand", "1000"],
+  ["million", "1000000"],
+  ["billion", "1000000000"],
+]);
+
+/** @example cleanLatex("$\\boxed{1{,}234\\text{ cm}^2}$") // "1234 cm ^2" */
+function cleanLatex(answer: string): string {
+  const text = unwrap(squeeze(answer))
+    .replace(/\{,\}(?=\d{3})|,\\!(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))/g, "")
+    .replaceAll("{,}", ",")
+    .replace(spacing, (found) => (found === "\\\\" ? found : " "))
+    .replace(textCommand, " $1 ")
+    .replaceAll("\\$", " $ ")
+    .replace(degrees, " ° ")
+    .replace(
+      /(?<=[\d}]) ?(thousand|million|billion)\b/gi,
+      (_, word: string) => ` * ${multiples.get(word.toLowerCase())} `,
+    );
+  return withoutFullStops(joinThousands(squeeze(text)));
+}
+
+/** Collapses white space, so that later patterns cannot backtrack over blanks. */
+const squeeze = (text: string) => text.replace(/\s+/g, " ").trim();
+
+const wrappers = [
+  ["$$", "$$"],
+  ["$", "$"],
+  ["\\(", "\\)"],
+  ["\\[", "\\]"],
+] as const;
+
+/** Removes math delimiters and a box around the whole text. */
+function unwrap(text: string): string {
+  let inner = text;
+  for (;;) {
+    const bare = withoutFullStops(inner);
+    const box = /^\\f?boxed ?\{/.exec(bare)?.[0];
+    const mark = wrappers.find(
+      ([open, close]) => bare.length > open.length + close.length && bare.startsWith(open) && bare.endsWith(close),
+    );
+    if (mark && !bare.slice(mark[0].length, -mark[1].length).includes(mark[0])) {
+      inner = bare.slice(mark[0].length, -mark[1].length).trim();
+    } else if (box !== undefined && closes(bare, box.length - 1)) inner = bare.slice(box.length, -1).trim();
+    else return inner;
+  }
+}
+
+/** Whether the brace at `open` is closed at the end of the text. */
+function closes(text: string, open: number): boolean {
+  let depth = 0;
+  for (let index = open; index < text.length; index++) {
+    if (text[index] === "{") depth++;
+    else if (text[index] === "}" && --depth === 0) return index === text.length - 1;
+  }
+  return false;
+}
+
+function withoutFullStops(text: string): string {
+  let end = text.length;
+  while (end > 0 && ".; ".includes(text[end - 1] ?? "")) end--;
+  return text.slice(0, end);
+}
+
+/** "1,234" is one number, except in brackets, as in "(1,234)"; "1, 234" is two. Braces only group. */
+function joinThousands(text: string): string {
+  const inside = new Set<number>();
+  let depth = 0;
+  for (let index = 0; index < text.length; index++) {
+    const piece = text[index] === "\\" ? text.slice(index, index + 2) : text[index];
+    if (piece === "(" || piece === "[" || piece === "\\{") depth++;
+    else if (piece === ")" || piece === "]" || piece === "\\}") depth--;
+    if (depth > 0 && text[index] === ",") inside.add(index);
+  }
+  return text.replace(/(?<![\d.])\d{1,3}(?:, ?\d{3})+(?!\d)/g, (written, at: number) => {
+    const isList = written.includes(" ") || inside.has(at + written.indexOf(","));
+    return isList ? written : written.replaceAll(",", "");
+  });
+}
+
+// Compares two answers: numbers, expressions, tuples, intervals, sets, equations, otherwise words.
 
 /** About a tenth of a second; usual answers take a hundredth of that. */
 const maxSteps = 30_000;

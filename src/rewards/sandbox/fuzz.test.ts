@@ -11,14 +11,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { ownerMark } from "../../files/temporary-names.ts";
+import { ownerMark } from "../../base/files.ts";
+import { deriveSeed, uniforms } from "../../base/values.ts";
 import { fuzzCases, fuzzTimeout } from "../../fuzz-time.fixture.ts";
-import { deriveSeed, uniforms } from "../../random.ts";
 import { removeFolder } from "../../temporary-folder.fixture.ts";
-import { type CodeTest, codeTests } from "../code/code-tests.ts";
+import { type CodeTest, codeTests } from "../code.ts";
 import { hostileProgram } from "./fuzz-programs.fixture.ts";
-import { openSandbox } from "./open-sandbox.ts";
-import { listProcesses } from "./process-table.ts";
+import { listProcesses } from "./limits.ts";
+import { openSandbox } from "./sandbox.ts";
 
 const limits = {
   ...{ cpuSeconds: 1, seconds: 3, processes: 24 },

@@ -1,6 +1,7 @@
 /** The sandboxes of this machine, for tests. */
-import { openSandbox } from "./open-sandbox.ts";
-import { listProcesses } from "./process-table.ts";
+
+import { listProcesses } from "./limits.ts";
+import { openSandbox } from "./sandbox.ts";
 import type { LocalLevel, Sandbox, SandboxLimits } from "./types.ts";
 
 export const best = await openSandbox({ atLeast: "process" });

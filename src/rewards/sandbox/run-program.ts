@@ -1,17 +1,172 @@
-/** Runs a program in a sandbox. Removes everything afterwards, regardless of how it ends. */
-import { type ChildProcess, spawn } from "node:child_process";
-import { mkdir, rm } from "node:fs/promises";
-import { basename, join } from "node:path";
+/** Writes and removes the folder of a program. */
+import { type ChildProcess, execFile, spawn } from "node:child_process";
+import { mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { basename, dirname, join, normalize } from "node:path";
 import type { Duplex, Readable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
-import { RunError } from "../../errors.ts";
-import { type Cgroup, openCgroup, threadsPerProcess } from "./cgroup.ts";
-import { findInterpreter } from "./interpreters.ts";
-import { launchCommand, launchPlan } from "./launch-plan.ts";
-import { createFolder } from "./leftovers.ts";
-import { type Family, listProcesses, watchFamily } from "./process-table.ts";
-import { removeProgramFolder, writeFiles } from "./program-folder.ts";
-import type { LocalLevel, SandboxLimits, SandboxProgram, SandboxResult } from "./types.ts";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { RunError, UserError } from "../../base/errors.ts";
+import { isOwnerGone, ownerMark } from "../../base/files.ts";
+import {
+  type Cgroup,
+  type Family,
+  killMarked,
+  listProcesses,
+  openCgroup,
+  removeLeftCgroups,
+  threadsPerProcess,
+  watchFamily,
+} from "./limits.ts";
+import {
+  findInterpreter,
+  type Interpreter,
+  type LocalLevel,
+  type SandboxLimits,
+  type SandboxProgram,
+  type SandboxResult,
+} from "./types.ts";
+
+async function writeFiles(folder: string, files: Readonly<Record<string, string>>): Promise<void> {
+  await mkdir(folder);
+  for (const [name, text] of Object.entries(files)) {
+    const path = normalize(join(folder, name));
+    if (!path.startsWith(`${folder}/`)) {
+      throw new UserError(`the sandbox's file ${JSON.stringify(name)} is outside its folder`, {
+        hint: "use a path relative to the work folder, without ..",
+      });
+    }
+    await mkdir(dirname(path), { recursive: true });
+    await writeFile(path, text);
+  }
+}
+
+const remover = fileURLToPath(new URL("../../../worker/sandbox/work_folder.py", import.meta.url));
+const maxSeconds = 10;
+
+/** Removes a folder that an untrusted program filled. Does not wait for more than ten seconds: the rest is removed meanwhile. */
+async function removeProgramFolder(folder: string): Promise<void> {
+  if (await removeFlat(folder)) return;
+  const { program } = await findInterpreter("python");
+  const removal = promisify(execFile)(program, ["-I", "-S", "-B", remover, folder]);
+  const late = sleep(maxSeconds * 1000, "late" as const, { ref: false });
+  if ((await Promise.race([removal, late])) !== "late") return;
+  process.emitWarning(`the sandbox's folder ${folder} takes more than ${maxSeconds} seconds to remove`);
+  removal.catch(({ message }: Error) =>
+    process.emitWarning(`the sandbox's folder ${folder} was not removed: ${message}`),
+  );
+}
+
+/** Saves starting a process for most programs, which create no folder. */
+async function removeFlat(folder: string): Promise<boolean> {
+  try {
+    const entries = await readdir(join(folder, "files"), { withFileTypes: true });
+    if (entries.length > 1000 || entries.some((entry) => entry.isDirectory())) return false;
+    await rm(folder, { recursive: true });
+    return true;
+  } catch {
+    return false; // The folder is closed, or a name is not UTF-8.
+  }
+}
+
+// Removes what sandboxes of killed processes left: folders, cgroups and processes.
+
+const prefix = "hone-sandbox-";
+
+/** Creates a folder for a program. Its name contains the process that removes it. */
+const createFolder = () => mkdtemp(join(tmpdir(), `${prefix}${ownerMark}-`));
+
+const isLeft = (name: string) => name.startsWith(prefix) && isOwnerGone(name);
+
+export async function removeLeftovers(): Promise<void> {
+  removeLeftCgroups(isLeft);
+  const left = (await readdir(tmpdir())).filter(isLeft);
+  if (left.length > 0) killMarked(left.map((name) => `HONE_SANDBOX=${name}`));
+  for (const name of left) {
+    // Another user's folder stays: the system's temporary folder is shared.
+    await removeProgramFolder(join(tmpdir(), name)).catch(() => {});
+  }
+}
+
+// The input of the launcher (worker/sandbox/launch.py): everything that a program may do and use.
+
+export interface LaunchPlan {
+  level: LocalLevel;
+  /** The launcher ends the program when this process ends. */
+  owner: number;
+  /** An empty folder to build the program's file system in; only level `namespaces` uses it. */
+  root: string;
+  /** The folder of the program's files. */
+  files: string;
+  /** The user that the program becomes at level `namespaces`. */
+  user: number;
+  /** Paths that the program sees in addition to the system's own folders. */
+  paths: readonly string[];
+  limits: Pick<SandboxLimits, "cpuSeconds" | "fileBytes" | "processes"> & { addressSpace: number | null };
+  cgroup: Pick<Cgroup, "entrances" | "processLimit"> | null;
+  /** Whether descriptor 4 is passed on to the program. */
+  channel: boolean;
+  command: readonly string[];
+  environment: Readonly<Record<string, string>>;
+}
+
+export interface Placed {
+  folder: string;
+  command: readonly string[];
+  interpreter: Interpreter | undefined;
+  limits: SandboxLimits;
+  cgroup: LaunchPlan["cgroup"];
+  channel: boolean;
+  marker: string;
+}
+
+const launcher = fileURLToPath(new URL("../../../worker/sandbox/launch.py", import.meta.url));
+
+/** Above all real users. Each sandbox has its own, so that the kernel counts its processes separately. */
+const firstUser = 1_000_000_000;
+let users = 0;
+
+export function launchPlan(level: LocalLevel, placed: Placed): LaunchPlan {
+  const { folder, interpreter, limits, command, cgroup, channel } = placed;
+  const files = `${folder}/files`;
+  const { fileBytes, processes, memoryBytes } = limits;
+  const shared = { PATH: "/usr/local/bin:/usr/bin:/bin", LANG: "C.UTF-8" };
+  const environment: Record<string, string> =
+    level === "namespaces"
+      ? { ...shared, HOME: "/work", TMPDIR: "/tmp" }
+      : { ...shared, HOME: files, TMPDIR: files, HONE_SANDBOX: placed.marker };
+  return {
+    level,
+    owner: process.pid,
+    root: `${folder}/root`,
+    files,
+    user: firstUser + (process.pid % 10_000) * 10_000 + (users++ % 10_000),
+    paths: interpreter?.paths ?? [],
+    limits: {
+      fileBytes,
+      processes,
+      cpuSeconds: Math.ceil(limits.cpuSeconds),
+      addressSpace: interpreter?.limitAddressSpace ? memoryBytes : null,
+    },
+    cgroup,
+    channel,
+    command,
+    environment,
+  };
+}
+
+/** @param python runs the launcher, regardless of the program's language */
+export const launchCommand = (python: Interpreter, plan: LaunchPlan): [string, ...string[]] => [
+  python.program,
+  "-I",
+  "-S",
+  "-B",
+  launcher,
+  JSON.stringify(plan),
+];
+
+// Runs a program in a sandbox. Removes everything afterwards, regardless of how it ends.
 
 const setUpSeconds = 30;
 /** Time for the launcher to end its processes before this process does, and for output to arrive afterwards. */
@@ -250,4 +405,60 @@ function readReports(stream: Readable): Reports {
     };
   };
   return { first, last };
+}
+
+// Runs two connected programs in sandboxes, such as a program under test and its test.
+
+/** Limit of the data that one program may send to the other. */
+const maxBytes = 16 * 2 ** 20;
+const reasonMilliseconds = 500;
+
+/** @param run runs one program, with a channel */
+export async function runConnected(
+  run: (program: SandboxProgram, connection: Connection) => Promise<SandboxResult>,
+  first: SandboxProgram,
+  second: SandboxProgram,
+): Promise<[SandboxResult, SandboxResult]> {
+  const [one, other] = [connection(), connection()];
+  Promise.all([one.channel, other.channel]).then(([left, right]) => {
+    relay(left, right, one.end);
+    relay(right, left, other.end);
+  });
+  const running = [run(first, one), run(second, other)] as const;
+  // Also if it could not be started, or was aborted.
+  running[0].finally(() => settled(running[1]).then(() => other.end())).catch(() => {});
+  running[1].catch(() => one.end());
+  await Promise.allSettled(running);
+  return Promise.all(running);
+}
+
+/** The other program ends with its channel. If it reached a limit, that reason must arrive before it is ended. */
+const settled = (run: Promise<unknown>): Promise<unknown> =>
+  Promise.race([run.catch(() => {}), sleep(reasonMilliseconds, undefined, { ref: false })]);
+
+interface Pending extends Connection {
+  channel: Promise<Duplex>;
+  end(why?: SandboxResult["ended"]): void;
+}
+
+function connection(): Pending {
+  let [onChannel, end]: [Pending["onChannel"], Pending["end"]] = [() => {}, () => {}];
+  const channel = new Promise<Duplex>((resolve) => {
+    onChannel = resolve;
+  });
+  const over = new Promise<SandboxResult["ended"] | undefined>((resolve) => {
+    end = resolve;
+  });
+  return { channel, over, onChannel, end };
+}
+
+function relay(from: Duplex, to: Duplex, end: Pending["end"]): void {
+  let bytes = 0;
+  from.on("data", (piece: Buffer) => {
+    bytes += piece.length;
+    if (bytes > maxBytes) end("output");
+  });
+  // Either program may end, or close its side, at any time.
+  from.on("error", () => to.end());
+  from.pipe(to);
 }

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { removeFolder } from "../../temporary-folder.fixture.ts";
 import { best, countSleepers, runPython, sandboxes } from "./levels.fixture.ts";
-import { listProcesses } from "./process-table.ts";
+import { listProcesses } from "./limits.ts";
 import type { Isolation, SandboxLimits } from "./types.ts";
 
 const sleepers = () => countSleepers(91357);
@@ -180,7 +180,7 @@ describe("isolation of files and network", () => {
 test.runIf(best.isolation.processes)(
   "a program ends with the process that runs it, even if that process is killed",
   async () => {
-    const module = new URL("./open-sandbox.ts", import.meta.url).href;
+    const module = new URL("./sandbox.ts", import.meta.url).href;
     const code = `const { openSandbox } = await import(${JSON.stringify(module)});
     const sandbox = await openSandbox();
     const running = sandbox.run({ command: ["sh", "-c", "sleep 91357 & sleep 91357"] });

@@ -1,4 +1,4 @@
-"""The official SDK of Tinker against `hone serve`. Run by src/server/sdk.e2e.ts, which gives the environment:
+"""The official SDK of Tinker against `hone serve`. Run by src/apps/server/sdk.e2e.ts, which gives the environment:
 
 HONE_SERVE    the command line that starts the server, as a JSON list
 HONE_MODEL    a model folder

@@ -1,0 +1,309 @@
+/** Finds the program in a reply. */
+
+import { randomUUID } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { UserError } from "../base/errors.ts";
+import { canonical } from "../base/text.ts";
+import { isObject } from "../base/values.ts";
+import { type Grade, grade, quote } from "./grade.ts";
+import type { Sandbox, SandboxLimits, SandboxProgram, SandboxResult } from "./sandbox/types.ts";
+
+export interface CodeBlock {
+  /** The word after the fence in lower case, or empty. */
+  language: string;
+  code: string;
+}
+
+const fence = /^[ \t]*```([\w+-]*)/;
+
+/** The last closed fenced block, if any. */
+export function codeBlock(reply: string): CodeBlock | undefined {
+  let open: { language: string; lines: string[] } | undefined;
+  let last: CodeBlock | undefined;
+  for (const line of reply.split("\n")) {
+    const mark = fence.exec(line);
+    if (open === undefined) {
+      if (mark) open = { language: (mark[1] ?? "").toLowerCase(), lines: [] };
+    } else if (mark && line.trim() === "```") {
+      last = { language: open.language, code: open.lines.map((text) => `${text}\n`).join("") };
+      open = undefined;
+    } else open.lines.push(line);
+  }
+  return last;
+}
+
+// How a program in each language is run, called, and checked by a test that is code.
+
+type Started = Pick<SandboxProgram, "command" | "files">;
+
+interface Language {
+  command: SandboxProgram["command"];
+  file: string;
+  /** Statements that call a function with the JSON list on standard input and print mark and result as JSON. */
+  call(name: string, mark: string): string;
+  /** Runs a program and then serves its functions on descriptor 4. */
+  serve(code: string): Started;
+  /** Runs a test that uses functions served on descriptor 4. */
+  check(test: string): Started;
+}
+
+/** Exit codes of check_program.py and check-program.mjs. */
+const checkEnds = { passed: 40, failed: 41, broken: 42 };
+
+const own = (name: string) => readFileSync(new URL(`../../worker/sandbox/${name}`, import.meta.url), "utf8");
+
+const withOwn = (names: readonly [string, ...string[]], file: string, text: string) => ({
+  ...Object.fromEntries(names.map((name) => [name, own(name)])),
+  [file]: text,
+});
+
+const languages: Record<"python" | "javascript", Language> = {
+  python: {
+    command: ["python", "main.py"],
+    file: "main.py",
+    call: (name, mark) =>
+      "import json as _json, sys as _sys\n" +
+      `_result = ${name}(*_json.load(_sys.stdin))\n` +
+      `print("\\n" + ${JSON.stringify(mark)} + _json.dumps(_result, allow_nan=False))`,
+    serve: (code) => ({
+      command: ["python", "serve_program.py"],
+      files: withOwn(["serve_program.py", "plain_data.py"], "main.py", code),
+    }),
+    check: (test) => ({
+      command: ["python", "check_program.py"],
+      files: withOwn(["check_program.py", "proxies.py", "plain_data.py"], "test.py", test),
+    }),
+  },
+  javascript: {
+    command: ["node", "main.mjs"],
+    file: "main.mjs",
+    call: (name, mark) =>
+      'const { readFileSync: _read } = await import("node:fs");\n' +
+      `const _result = await ${name}(...JSON.parse(_read(0, "utf8")));\n` +
+      "const _plain = JSON.stringify(_result ?? null, (_key, _value) => {\n" +
+      '  if (typeof _value !== "function" && (typeof _value !== "number" || Number.isFinite(_value))) return _value;\n' +
+      '  throw new TypeError("the result holds " + String(_value) + ", which JSON does not have");\n' +
+      "});\n" +
+      `console.log("\\n" + ${JSON.stringify(mark)} + _plain)`,
+    serve: (code) => ({
+      command: ["node", "main.mjs"],
+      files: withOwn(
+        ["serve-program.mjs", "plain-data.mjs"],
+        "main.mjs",
+        `${code}\nawait (await import("./serve-program.mjs")).serve((_name) => eval(_name));\n`,
+      ),
+    }),
+    check: (test) => ({
+      command: [
+        "node",
+        "--test-reporter=./test-results.mjs",
+        "--test-reporter-destination=stdout",
+        "check-program.mjs",
+      ],
+      files: withOwn(["check-program.mjs", "test-results.mjs", "proxies.mjs", "plain-data.mjs"], "test.mjs", test),
+    }),
+  },
+};
+
+/** Whether two JSON texts have the same value. Text that is not JSON, such as NaN, never has. */
+export function sameJson(left: string, right: string): boolean {
+  try {
+    return same(parse(left), parse(right));
+  } catch {
+    return false;
+  }
+}
+
+/** Integers beyond the precision of a double are kept as text. */
+function parse(text: string): unknown {
+  const value: unknown = JSON.parse(text);
+  if (!/\d{16}/.test(text)) return value;
+  return JSON.parse(
+    text.replace(token, (all, digits?: string) =>
+      digits && unsafe(digits) ? `{${JSON.stringify(key)}:"${digits}"}` : all,
+    ),
+  );
+}
+
+const key = "\u0000integer";
+/** A string, or a whole integer. */
+const token = /"[^"\\]*(?:\\.[^"\\]*)*"|(?<![\w.+-])(-?\d+)(?![\d.eE])/g;
+const unsafe = (digits: string) => !Number.isSafeInteger(Number(digits));
+
+/** Of an integer that was kept as text, or a double: 22! is written as 1.1240007277776077e+21. */
+function integerOf(value: unknown): bigint | undefined {
+  if (typeof value === "number") return Number.isInteger(value) ? BigInt(value) : undefined;
+  const digits = isObject(value) ? value[key] : undefined;
+  return typeof digits === "string" ? BigInt(digits) : undefined;
+}
+
+function same(left: unknown, right: unknown): boolean {
+  if (left === right) return true;
+  const [one, other] = [integerOf(left), integerOf(right)];
+  if (one !== undefined && other !== undefined) return one === other;
+  if (typeof left !== "object" || typeof right !== "object" || left === null || right === null) return false;
+  if (Array.isArray(left) !== Array.isArray(right)) return false;
+  const [keys, others] = [Object.keys(left), Object.keys(right)];
+  return (
+    keys.length === others.length &&
+    keys.every(
+      (key) => Object.hasOwn(right, key) && same(left[key as keyof typeof left], right[key as keyof typeof right]),
+    )
+  );
+}
+
+// Runs a reply's program against tests in a sandbox.
+
+/** A test of a program. Expected results stay outside of the sandbox, so the program cannot read them. */
+export type CodeTest =
+  /** The program reads `stdin` and must print `stdout`. */
+  | { stdin: string; stdout: string }
+  /** The program's function, called with these JSON values, must return `returns`. */
+  | { call: string; arguments: readonly unknown[]; returns: unknown }
+  /**
+   * This code, which can use the program's functions and objects, must not throw. It runs in another process, which gets
+   * only plain data from the program (docs/decisions/code-tests.md).
+   */
+  | { code: string };
+
+export interface CodeTestOptions {
+  sandbox: Sandbox;
+  /** Default "python". */
+  language?: "python" | "javascript";
+  /** `all`: 1 if every test passes, else 0; `share`: the share of tests that pass. Default "all". */
+  reward?: "all" | "share";
+  limits?: Partial<SandboxLimits>;
+  signal?: AbortSignal;
+}
+
+/**
+ * Tests the program in the last fenced block of a reply. With `reward: "all"` it stops at the first failing test.
+ *
+ * @throws RunError if the sandbox cannot be set up, UserError if a test is at fault, such as one that never uses the program
+ *   (the reward is then unknown, not 0); Error if there are no tests
+ * @example
+ * const sandbox = await openSandbox();
+ * await codeTests(reply.text, [{ stdin: "2 3\n", stdout: "5\n" }], { sandbox });
+ */
+export async function codeTests(reply: string, tests: readonly CodeTest[], options: CodeTestOptions): Promise<Grade> {
+  if (tests.length === 0) throw new Error("codeTests expects at least one test, got none");
+  const code = codeBlock(reply)?.code;
+  if (code === undefined) return grade(false, `no fenced block of code in ${quote(reply)}`);
+  const { reward: kind = "all" } = options;
+  const failed: string[] = [];
+  let passed = 0;
+  for (const [index, test] of tests.entries()) {
+    const why = await tryTest(code, test, options);
+    if (why === undefined) passed++;
+    else failed.push(`test ${index + 1}: ${why}`);
+    if (failed.length > 0 && kind === "all") break;
+  }
+  const correct = failed.length === 0;
+  const ran = passed + failed.length;
+  const explanation = `${passed} of ${ran === tests.length ? ran : `the first ${ran} of ${tests.length}`} tests passed`;
+  const { level } = options.sandbox.isolation;
+  const weak = level === "process" ? " (run without isolation of files and network)" : "";
+  const why = [`${explanation}${weak}`, ...failed.slice(0, 3)].join("; ");
+  return grade(correct, why, kind === "share" ? passed / tests.length : Number(correct));
+}
+
+/** The reason if the test fails. */
+async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): Promise<string | undefined> {
+  const { sandbox, limits, signal } = options;
+  const language = languages[options.language ?? "python"];
+  const shared = { command: language.command, limits, signal };
+  const run = (text: string, stdin: string): Promise<SandboxResult> => {
+    const program: SandboxProgram = { ...shared, files: { [language.file]: text }, stdin };
+    return sandbox.run(program);
+  };
+  if ("stdin" in test) {
+    const result = await run(code, test.stdin);
+    const wrong = unlessEnded(result);
+    if (wrong !== undefined) return wrong;
+    return sameOutput(result.stdout, test.stdout)
+      ? undefined
+      : `printed ${quote(result.stdout)}, expected ${quote(test.stdout)}`;
+  }
+  if ("code" in test) {
+    const [check, served] = await sandbox.runConnected(
+      { ...shared, ...language.check(test.code) },
+      { ...shared, ...language.serve(code) },
+    );
+    if (check.ended === "exit" && check.exitCode === checkEnds.passed) return undefined;
+    const why = check.stderr.trim().split("\n").at(-1) ?? "";
+    if (check.exitCode === checkEnds.broken) throw brokenTest(why, test.code);
+    if (check.exitCode === 0) throw brokenTest("the test ends its process before the end", test.code);
+    // One that reached a limit ends the other, whose exit code says nothing then.
+    const over = [served, check].find(({ ended }) => ended !== "exit");
+    return (
+      unlessEnded(over ?? { ...served, exitCode: served.exitCode ?? 0 }) ??
+      (why.endsWith("the program ended") ? "ended before the test did" : undefined) ??
+      (check.exitCode === checkEnds.failed ? quote(why) : unlessEnded(check))
+    );
+  }
+  // The program may also print: its answer follows the mark. It may forge the answer, but does not know the expected one.
+  const mark = randomUUID();
+  const result = await run(`${code}\n${language.call(test.call, mark)}`, JSON.stringify(test.arguments));
+  const wrong = unlessEnded(result);
+  if (wrong !== undefined) return wrong;
+  const returned = result.stdout.split(mark)[1]?.split("\n")[0];
+  if (returned === undefined) return `${test.call} did not return`;
+  const expected = JSON.stringify(test.returns);
+  return sameJson(returned, expected)
+    ? undefined
+    : `${test.call}(${quote(JSON.stringify(test.arguments).slice(1, -1))}) returned ${quote(returned)}, expected ${quote(expected)}`;
+}
+
+/** A test that gives no program the reward that it deserves: an unknown reward, since a reply is not at fault. */
+const brokenTest = (why: string, code: string) =>
+  new UserError(`codeTests cannot grade with the test ${quote(code)}: ${why}`, {
+    hint: "fix the test: docs/decisions/code-tests.md lists what it can use",
+  });
+
+function unlessEnded({ ended, exitCode, stderr }: SandboxResult): string | undefined {
+  if (ended !== "exit") return `exceeded the limit of ${ended}`;
+  if (exitCode === 0) return undefined;
+  return `ended with ${exitCode === null ? "a signal" : `exit code ${exitCode}`}: ${quote(lastLine({ stderr }))}`;
+}
+
+/** The line with the error's name: Node prints other lines after it. */
+const lastLine = ({ stderr }: Pick<SandboxResult, "stderr">) => {
+  const lines = stderr.trim().split("\n");
+  return lines.findLast((line) => /^[\w.]*(?:Error|Exception)\b/.test(line)) ?? lines.at(-1) ?? "";
+};
+
+/** Compares a program's output with the expected output: ignores trailing blanks, compares numbers by value. */
+export function sameOutput(printed: string, expected: string): boolean {
+  const [left, right] = [linesOf(printed), linesOf(expected)];
+  return left.length === right.length && left.every((line, index) => sameLine(line, right[index] ?? ""));
+}
+
+const linesOf = (text: string) =>
+  text
+    .trimEnd()
+    .split("\n")
+    .map((line) => line.trimEnd());
+
+function sameLine(left: string, right: string): boolean {
+  if (left === right) return true;
+  const [words, others] = [left.trim().split(/\s+/), right.trim().split(/\s+/)];
+  return words.length === others.length && words.every((word, index) => sameWord(word, others[index] ?? ""));
+}
+
+const number = /^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?$/i;
+const integer = /^[+-]?\d+$/;
+
+function sameWord(left: string, right: string): boolean {
+  if (left === right) return true;
+  if (!number.test(left) || !number.test(right) || (integer.test(left) && integer.test(right))) return false;
+  // Different large integers may be equal as floating point.
+  const exact = [left, right].map((word) => canonical(word.replace("+", "")));
+  if (exact.every((digits) => integer.test(digits))) return exact[0] === exact[1];
+  const [a, b] = [Number(left), Number(right)];
+  // Too large for a double: "1e400" would be as near to any number as its own size.
+  if (!Number.isFinite(a) || !Number.isFinite(b)) return false;
+  const near = 1e-9 * Math.max(1, Math.abs(a), Math.abs(b));
+  // An approximation of a large integer, such as a count, is another number.
+  if (integer.test(right)) return Number.isSafeInteger(b) && Math.abs(a - b) <= Math.min(near, 1e-6);
+  return Math.abs(a - b) <= near;
+}

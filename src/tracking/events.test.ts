@@ -1,0 +1,35 @@
+import { expect, it } from "vitest";
+import { formatBytes } from "../base/files.ts";
+import { formatChange, formatCount, formatNumber, formatRate, formatSeconds } from "./events.ts";
+
+it.each([
+  [formatNumber, 0, "0.000"],
+  [formatNumber, 0.3417, "0.342"],
+  [formatNumber, -0.00034, "-3.4e-4"],
+  [formatNumber, 12.3456, "12.346"],
+  [formatNumber, 123.456, "123.5"],
+  [formatNumber, 12345.6, "12346"],
+  [formatNumber, 2.5e9, "2.5e9"],
+  [formatNumber, Number.NaN, "NaN"],
+  [formatRate, 1e-3, "1e-3"],
+  [formatRate, 2.5e-5, "2.5e-5"],
+  [formatRate, 0, "0"],
+  [formatCount, 1234567.8, "1,234,568"],
+  [formatCount, 999, "999"],
+  [formatChange, 0.094, "+0.09"],
+  [formatChange, -0.1, "-0.10"],
+  [formatChange, -0.001, "+0.00"],
+  [formatSeconds, 0.04, "0.0 s"],
+  [formatSeconds, 59.94, "59.9 s"],
+  [formatSeconds, 59.96, "1 min 00 s"],
+  [formatSeconds, 125, "2 min 05 s"],
+  [formatSeconds, 3599.6, "1 h 00 min"],
+  [formatSeconds, 12_000, "3 h 20 min"],
+  [formatSeconds, 187_000, "2 d 4 h"],
+  [formatSeconds, Number.NaN, "?"],
+  [formatBytes, 999, "999 bytes"],
+  [formatBytes, 999_600, "1.0 MB"],
+  [formatBytes, 58_312_000, "58.3 MB"],
+  [formatBytes, 540_000_000, "540 MB"],
+  [formatBytes, 7.2e15, "7200 TB"],
+])("%o of %d is %s", (format, value, text) => expect(format(value)).toBe(text));
