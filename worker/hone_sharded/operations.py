@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 from hone_worker.channel import Channel, Message
 from hone_worker.errors import ProtocolError, RunFailure, UserMistake, first_line
-from hone_worker.images.pictures import Pictures
-from hone_worker.images.store import MissingMedia
+from hone_worker.images.pictures import MissingMedia, Pictures
 from hone_worker.memory import is_out_of_memory, memory_stats
 from hone_worker.memory_fit import choose
 from hone_worker.memory_plan import Sharing

@@ -133,7 +133,7 @@ class LocalOperations(Operations):
 
         def put() -> None:
             try:
-                fields, arrays = self._media.put(message, vision, stop)
+                fields, arrays = self._media.put(message, vision.read, stop)
                 self._channel.send({"id": message.id, "ok": True, **fields}, arrays)
             except Stopped:
                 self._channel.send({"id": message.id, "ok": True, "cancelled": True})
