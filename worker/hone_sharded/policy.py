@@ -10,10 +10,9 @@ from hone_worker.folders import require_new
 from hone_worker.memory import trim_heap
 from hone_worker.models.plain_model import ModelSource
 from hone_worker.policies.adamw import AdamSettings
-from hone_worker.policies.export import export_adapter, export_merged
+from hone_worker.policies.files import StateFacts, export_adapter, export_merged, read_state, write_state
 from hone_worker.policies.interface import PolicyInterface, PolicyTable, StepTaken
 from hone_worker.policies.rounding import Thresholds
-from hone_worker.policies.state_files import StateFacts, read_state, write_state
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 

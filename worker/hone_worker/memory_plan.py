@@ -32,9 +32,9 @@ from .models.loading import reads_images
 from .models.model import LanguageModel
 from .models.plain_model import ModelSource, PlainModel
 from .models.weights import can_pack
-from .policies.adamw_8bit import make_optimizer
-from .policies.full_policy import FullPolicy
-from .policies.lora_policy import LoraPolicy
+from .policies.adamw import make_optimizer
+from .policies.lora import LoraPolicy
+from .policies.registry import FullPolicy
 from .training.head import token_outputs
 
 _META = torch.device("meta")

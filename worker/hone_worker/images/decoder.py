@@ -67,7 +67,7 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 CPU_SECONDS = 10.0
 """Processor time for one image, about five times what the largest photo needs."""
-REQUEST = struct.Struct("<QQd")
+_REQUEST = struct.Struct("<QQd")
 """Before the file: its length, the limit of pixels, the processor time in seconds."""
 
 _CHILDREN = 2
@@ -85,7 +85,7 @@ def decode(
     try:
         child = _take()
         try:
-            answer, pixels = _ask(child, REQUEST.pack(len(encoded), most_pixels, cpu_seconds) + encoded, stop)
+            answer, pixels = _ask(child, _REQUEST.pack(len(encoded), most_pixels, cpu_seconds) + encoded, stop)
         except BaseException:
             child.kill()
             child.communicate()
@@ -165,8 +165,8 @@ def main() -> None:
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     source, target = sys.stdin.buffer, sys.stdout.buffer
-    while start := source.read(REQUEST.size):
-        length, most_pixels, seconds = REQUEST.unpack(start)
+    while start := source.read(_REQUEST.size):
+        length, most_pixels, seconds = _REQUEST.unpack(start)
         answer, pixels = _decode(source.read(length), most_pixels, seconds)
         target.write(json.dumps({**answer, "bytes": len(pixels)}).encode() + b"\n" + pixels)
         target.flush()
