@@ -16,7 +16,7 @@ from ..models.model import LanguageModel
 from ..models.plain_model import PlainModel
 from ..policies.policy import Policy, TrainedPolicy
 from ..sampling import draw
-from ..sampling.randoms import uniforms
+from ..sampling.draw import uniforms
 from .head import token_outputs
 from .packing import Sequences, pack, plan_packed
 from .padded import PaddedRows, padded_hidden, padded_rows, plan_padded
