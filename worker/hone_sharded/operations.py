@@ -21,7 +21,7 @@ from hone_worker.memory_plan import Sharing
 from hone_worker.models.loading import find_folder
 from hone_worker.models.plain_model import ModelSource, source_of
 from hone_worker.operations import Arrays, Ask, Operations
-from hone_worker.training.packing import Sequences
+from hone_worker.training.sequences import Sequences
 from torch import Tensor
 
 from . import ulysses

@@ -1,8 +1,7 @@
 """Decides which rank computes which sequences. The plan is a pure function of the request and of numbers that all ranks
 have agreed on, so all ranks compute the same plan."""
 
-from hone_worker.training.packing import Sequences
-from hone_worker.training.padded import plan_padded
+from hone_worker.training.sequences import Sequences, plan_padded
 
 
 def plan(sequences: Sequences, groups: int, budget: int) -> list[list[list[int]]]:

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from hone_worker.memory import trim_heap
-from hone_worker.training.packing import Sequences
-from hone_worker.training.padded import PaddedRows, padded_rows, pieces_of
+from hone_worker.training.sequences import PaddedRows, Sequences, padded_rows, pieces_of
 from hone_worker.training.trainer import tokens_by_memory
 from torch import Tensor
 

@@ -28,9 +28,8 @@ from .sampling.packed_batch import PackedBatch
 from .sampling.padded_batch import PaddedBatch
 from .sampling.rows import parse_requests
 from .sampling.sampler import Sampler
-from .training.packing import Sequences
+from .training.sequences import Sequences
 from .training.trainer import Trainer
-
 
 _BLOCK = 16
 """Tokens of each row that a GPU samples before the host looks at them."""

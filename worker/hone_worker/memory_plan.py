@@ -331,7 +331,7 @@ class _Fused(torch.autograd.Function):
 
 
 class _Tiles(torch.autograd.Function):
-    """Attention by tiles (segments.py) of a row that is one sequence: the largest tile's tensors at a time, float32 on a CPU."""
+    """Attention by tiles (tree.py) of a row that is one sequence: the largest tile's tensors at a time, float32 on a CPU."""
 
     @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, limit: int) -> Tensor:

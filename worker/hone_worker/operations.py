@@ -26,7 +26,7 @@ from .memory import is_out_of_memory
 from .models.progress import reported_to
 from .policies.adamw import AdamSettings
 from .policies.interface import PolicyInterface, PolicyTable
-from .training.packing import Sequences
+from .training.sequences import Sequences
 
 if TYPE_CHECKING:
     from .images.vision import Vision

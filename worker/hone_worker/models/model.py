@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..attention.context import NAME, AttentionContext, use
 from ..attention.recurrent import RecurrentRow, find_mixers
-from ..attention.tree import Family, PackedAttention, Tree
+from ..attention.tree import Family, PackedAttention, SdpaTree, Tree
 from ..errors import UnusableImage, UserMistake, first_line
 from ..images.pictures import Piece, place
 from .experts import find_experts
@@ -30,10 +30,9 @@ def fastest_attention(device: str) -> PackedAttention | None:
 
         return FlexTree
     if device == "mps":
-        from ..attention.sdpa import SdpaTree
-
         return SdpaTree
     return None
+
 
 _WITHOUT_OUT_PROJ = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 """Types of models for which PEFT refuses adapters with this layer."""

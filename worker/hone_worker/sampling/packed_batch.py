@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.cache import Block
-from ..attention.decode import Bucket, Decode, Prefill, cache_dtype
+from ..attention.decode import Block, Bucket, Decode, Prefill, cache_dtype
 from ..images.pictures import Pictures, Piece
 from ..memory import available_bytes
 from ..policies.policy import Policy

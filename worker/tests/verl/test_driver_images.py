@@ -13,7 +13,7 @@ import torch
 from hone_verl.driver import _MODULES
 from hone_worker.policies.adamw import AdamSettings
 from hone_worker.policies.registry import Policies
-from hone_worker.training.packing import Sequences
+from hone_worker.training.sequences import Sequences
 from hone_worker.training.trainer import Trainer
 from safetensors.torch import load_file
 
