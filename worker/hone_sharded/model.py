@@ -2,9 +2,9 @@
 
 import torch
 from hone_worker.errors import UserMistake
+from hone_worker.folders import read_value_layer
 from hone_worker.models.plain_model import ModelSource, PlainModel
 from hone_worker.models.selfcheck import head_is_plain
-from hone_worker.models.value_layer import read_value_layer
 from hone_worker.training.head import outputs_of_logits, token_outputs
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint

@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Any
 
-from hone_worker.pipes import open_channel
+from hone_worker.channel import open_channel
 
 _MODULES = {"cpu": ("hone_on_cpu.platform", "hone_on_cpu.engines"), "nvidia": ("hone_verl.engine_images",)}
 """What verl imports at the end of `import verl`, by its platform."""

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from hone_worker.channel import end_with_parent
 from hone_worker.errors import RunFailure
 from hone_worker.free_port import free_port
-from hone_worker.parent import end_with_parent
 
 from .logs import end_of, last_lines
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from hone_on_cpu.gloo_group import GlooGroup
 from tokenizers import Tokenizer
 
 from .channel import Channel, Message
 from .errors import ProtocolError, RunFailure, Stopped, UserMistake
-from .group import Group, NcclGroup, nccl_library, within
+from .group import GlooGroup, Group, NcclGroup, nccl_library, within
 from .memory import memory_stats
 from .memory_fit import choose
 from .models.loading import find_folder

@@ -27,11 +27,10 @@ from .attention.context import NAME, AttentionSpec, use
 from .attention.recurrent import find_mixers
 from .attention.tree import score_limit
 from .models.experts import find_experts
-from .models.linears import LinearGroup, Member
+from .models.linears import LinearGroup, Member, can_pack
 from .models.loading import reads_images
 from .models.model import LanguageModel
 from .models.plain_model import ModelSource, PlainModel
-from .models.weights import can_pack
 from .policies.adamw import make_optimizer
 from .policies.lora import LoraPolicy
 from .policies.registry import FullPolicy

@@ -23,7 +23,7 @@ from .channel import Channel, Message
 from .errors import Cancelled, ProtocolError, RunFailure, UserMistake, first_line
 from .images.pictures import Media, MissingMedia, Pictures
 from .memory import is_out_of_memory
-from .models.progress import reported_to
+from .models.loading import reported_to
 from .policies.adamw import AdamSettings
 from .policies.interface import PolicyInterface, PolicyTable
 from .training.sequences import Sequences

@@ -17,12 +17,12 @@ import os
 import hone_sharded.supervisor as supervisor
 supervisor.GRACE_SECONDS = 1.0
 supervisor.RANK_MODULE = "fake_rank"
-from hone_worker.pipes import serve
+from hone_worker.channel import serve
 serve(lambda channel: supervisor.Supervisor(channel, int(os.environ["HONE_RANKS"])).serve())
 """
 RANK = """
 import os, signal, time
-from hone_worker.pipes import open_channel
+from hone_worker.channel import open_channel
 channel, number = open_channel(), int(os.environ["HONE_RANK"])
 while True:
     message = channel.receive(wait=True)

@@ -15,8 +15,8 @@ from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPI
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from ..errors import UnusableImage, UserMistake, first_line
+from ..folders import read_json
 from ..memory import is_out_of_memory
-from ..models.checkpoint_files import read_json
 
 _CONFIGURATIONS = ("preprocessor_config.json", "processor_config.json")
 

@@ -12,11 +12,10 @@ from ..attention.recurrent import RecurrentRow, find_mixers
 from ..attention.tree import Family, PackedAttention, SdpaTree, Tree
 from ..errors import UnusableImage, UserMistake, first_line
 from ..images.pictures import Piece, place
-from .experts import find_experts
+from .experts import Mixtures, find_experts
 from .linears import LinearGroup, Member, find_members
 from .loading import reads_images
 from .plain_model import ModelSource, PlainModel, find_source
-from .routing import Mixtures
 from .selfcheck import causal_row, head_is_plain, why_images_differ, why_not_packed
 
 if TYPE_CHECKING:

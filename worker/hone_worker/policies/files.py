@@ -14,8 +14,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.pytorch_utils import Conv1D
 
 from ..errors import UserMistake
-from ..folders import write_folder, write_json, write_tensors
-from ..models.checkpoint_files import read_json
+from ..folders import read_json, write_folder, write_json, write_tensors
 from ..models.experts import ExpertMember, find_stacked
 from ..models.linears import Member
 from ..models.plain_model import PlainModel

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ..errors import UserMistake
 from ..models.experts import ExpertGroup
-from ..models.linears import LinearGroup
+from ..models.linears import LinearGroup, Weight
 from ..models.model import LanguageModel
-from ..models.weights import Weight
 from .files import export_adapter, export_merged
 from .policy import TrainedPolicy, ValueHead, trains_vision
 from .rounding import Probe, Thresholds, seed_of

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UserMistake
+from ..folders import read_value_layer
 from ..models.model import LanguageModel
-from ..models.value_layer import read_value_layer
 from .adamw import AdamSettings, make_optimizer
 from .files import StateFacts, export_merged, read_adapter, read_state, write_state
 from .interface import PolicyInterface, StepTaken
