@@ -25,10 +25,10 @@ from hone_worker.training.sequences import Sequences
 from torch import Tensor
 
 from . import ulysses
-from .interface import ShardingOptions
 from .memory import measure_shared
 from .model import load_plain
 from .policy import ShardedPolicies, ShardedPolicy
+from .sharding import ShardingOptions
 from .trainer import Trainer
 
 _COLLECTIVE_SECONDS = 600

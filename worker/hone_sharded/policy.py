@@ -1,5 +1,6 @@
 """Policies whose weights are divided over the ranks. All ranks call the same methods; rank 0 writes the files."""
 
+import os
 from math import isfinite
 from pathlib import Path
 
@@ -17,9 +18,8 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from . import ulysses
-from .interface import MOMENTS, Sharding, ShardingOptions
 from .model import DenseModel, TokenOutputs, load_plain
-from .sharding import make_sharding
+from .sharding import MOMENTS, Fsdp, Sharding, ShardingOptions
 
 
 class ShardedPolicy(PolicyInterface):
@@ -146,3 +146,15 @@ class ShardedPolicies(PolicyTable[ShardedPolicy]):
         sharding = make_sharding(model, self._options)
         trim_heap()
         return ShardedPolicy(adapter, model, sharding)
+
+
+def make_sharding(module: TokenOutputs, options: ShardingOptions) -> Sharding:
+    """Opens the sharding that the options name. ZeRO shards only trained weights, so a frozen model is sharded by FSDP."""
+    if options.kind.startswith("zero") and any(weight.requires_grad for weight in module.parameters()):
+        # DeepSpeed reads these variables when it is imported, and when it starts.
+        rank, ranks = str(dist.get_rank()), str(dist.get_world_size())
+        os.environ |= {"DS_ACCELERATOR": options.device.type, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
+        from .zero import Zero
+
+        return Zero(module, options)
+    return Fsdp(module, options)

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from hone_sharded.model import TokenOutputs, load_plain
-from hone_sharded.sharding import ShardingOptions, make_sharding
+from hone_sharded.policy import make_sharding
+from hone_sharded.sharding import ShardingOptions
 from hone_worker.free_port import free_port
 from hone_worker.models.plain_model import find_source
 from hone_worker.policies.adamw import AdamSettings

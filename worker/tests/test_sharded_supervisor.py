@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hone_sharded.merge import merge_outputs, split
-from hone_sharded.plan import plan
+from hone_sharded.supervisor import merge_outputs, split
+from hone_sharded.trainer import plan
 from hone_worker.channel import Message
 from models import sample_sequences
 from worker_client import Client
