@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from hone_worker.images.pictures import Image
+from hone_worker.images.vision import vision_of
 from tensordict import TensorDict
 from torch import Tensor, nn
 from verl.models.transformers import qwen2_vl
@@ -17,7 +18,7 @@ from verl.utils.device import get_device_id
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from .images import open_vision, vision_of
+from .images import open_vision
 
 
 def _embed(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None, *_: Any) -> tuple:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hone_verl.driver import _MODULES
+from hone_verl.__main__ import _MODULES
 from hone_worker.policies.adamw import AdamSettings
 from hone_worker.policies.registry import Policies
 from hone_worker.training.sequences import Sequences
