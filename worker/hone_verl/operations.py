@@ -22,7 +22,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from .batches import Batch, distribute
 from .cluster import Cluster, WorkerGroup
 from .configuration import Configuration, adapt_to_cpu, adapt_to_images, as_dataclass, ranks, read_configuration
-from .images import open_vision
+from .engine_images import open_vision
 from .policies import REFERENCE, Policies, VerlPolicy
 from .rollouts import Rollouts, prepare_images, prepare_rollouts
 from .workers import LOSS_INPUTS

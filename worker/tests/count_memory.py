@@ -1,4 +1,4 @@
-"""Counts the bytes of the tensors of one of two ranks, for test_memory_shared.py.
+"""Counts the bytes of the tensors of one of two ranks, for test_memory_plan.py.
 
 Usage: count_memory.py CASES, a JSON list of `{"sharding", "adapter", "dtype", "checkpointing", "tokens", "folder"}`. Prints for each case a line
 of JSON: `fixed`, the bytes of all tensors after an optimizer step, and `peak`, what a forward and backward of one row holds beyond them."""
