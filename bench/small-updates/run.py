@@ -39,7 +39,7 @@ def in_hone(model: Path, system: str, tokens: list[int]):
     from hone_worker.policies.adamw import AdamSettings
     from hone_worker.policies.registry import Policies
     from hone_worker.policies.rounding import Thresholds
-    from hone_worker.training.packing import Sequences
+    from hone_worker.training.sequences import Sequences
     from hone_worker.training.trainer import Trainer
 
     if "nearest" in system:

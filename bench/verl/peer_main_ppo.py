@@ -88,8 +88,7 @@ def reward(data_source: str, solution_str: str, ground_truth: str, extra_info: A
 
 
 def main(folder: Path, model: str, overrides: list[str]) -> None:
-    from hone_on_cpu.settings import adapt_to_cpu
-    from hone_verl.configuration import read_configuration
+    from hone_verl.configuration import adapt_to_cpu, read_configuration
 
     prompt = [{"role": "user", "content": "word " * 20}]
     row = {"data_source": "random", "prompt": prompt, "reward_model": {"style": "rule", "ground_truth": ""}}

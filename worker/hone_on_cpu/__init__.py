@@ -1,2 +1,2 @@
-"""What exists only so that code for GPUs runs on CPUs: verl's workers (`platform`, `engines`, `settings`), its rollout servers
-(`small_rollout`, `vllm_on_cpu`, which the package does not contain), and the process group of NCCL (`gloo_group`)."""
+"""What exists only so that verl, which is for GPUs, runs on CPUs: its workers (`platform`, `engines`), and its rollout servers
+(`small_rollout`, `vllm_on_cpu`, which the package does not contain)."""

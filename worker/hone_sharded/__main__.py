@@ -2,7 +2,7 @@
 
 import os
 
-from hone_worker.pipes import serve
+from hone_worker.channel import serve
 
 from .supervisor import Supervisor
 

@@ -1,17 +1,129 @@
-"""A model with its adapter and value head as one module, whose forward computes the outputs of tokens."""
+"""A model with its adapter and value head as one module, whose forward computes the outputs of tokens. Its vision part stays outside
+of the module."""
 
+import copy
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
 import torch
 from hone_worker.errors import UserMistake
+from hone_worker.folders import read_value_layer
+from hone_worker.images.pictures import Piece, place
+from hone_worker.images.vision import Vision, vision_of
+from hone_worker.models.linears import Member, find_members
 from hone_worker.models.plain_model import ModelSource, PlainModel
 from hone_worker.models.selfcheck import head_is_plain
-from hone_worker.models.value_layer import read_value_layer
+from hone_worker.policies.lora import initial_a
 from hone_worker.training.head import outputs_of_logits, token_outputs
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .lora import Adapter, add_lora
-from .vision import VisionPart, take_vision
+# The vision part is removed from the model. It is not trained, so every rank keeps a full copy outside of the sharded
+# model.
+
+
+@dataclass(frozen=True)
+class VisionPart:
+    """The vision part of a model whose language part is sharded."""
+
+    vision: Vision
+    weights: dict[str, Tensor]
+    """The weights, by their names in the model's files."""
+
+    def features(self, pieces: list[Piece], device: torch.device) -> tuple[Tensor, Tensor] | None:
+        """Returns the places `[K]` of image tokens in padded rows, and the features `[K,D]` that replace them."""
+        placed = place(pieces, device)
+        return None if placed is None else (placed.places, self.vision.features(placed.images)[placed.features])
+
+    def positions(self, pieces: list[Piece], shape: tuple[int, int]) -> np.ndarray | None:
+        """The positions `[3,B,L]` of padded rows `[B,L]`; None if the model numbers all tokens in order."""
+        flat = torch.arange(shape[1]).expand(shape).flatten()
+        found = self.vision.row_positions(pieces, flat) if pieces else None
+        return None if found is None else found.view(3, *shape).numpy()
+
+
+def take_vision(model: PlainModel) -> VisionPart | None:
+    """Returns None for a language model. Raises UserMistake if the image processor cannot be used."""
+    base, source = model.base, model.source
+    if not callable(getattr(base, "get_image_features", None)):
+        return None
+    seeing = copy.copy(base)
+    seeing._modules = dict(base._modules)
+    decoder = model.module.get_decoder()
+    weights: dict[str, Tensor] = {}
+    for name, part in list(base._modules.items()):
+        if part is decoder:
+            del seeing._modules[name]
+            continue
+        part.to(source.device).requires_grad_(False)
+        del base._modules[name]
+        weights |= {f"{model.base_name}.{name}.{key}": value for key, value in part.state_dict().items()}
+    vision = vision_of(seeing, model.directory, source.processor)
+    vision.most_pixels = source.most_pixels
+    if hasattr(base.config.vision_config, "deepstack_visual_indexes"):
+        raise UserMistake(
+            f"images for models of type {base.config.model_type} are not supported with local.processes > 1",
+            "use local.processes=1",
+        )
+    return VisionPart(vision, weights)
+
+
+# Low-rank adapters as plain modules: each adapted layer gets the children `lora_A` and `lora_B`, so that its
+# parameters have the names that they have in checkpoints.
+
+
+@dataclass
+class Adapter:
+    """The adapted layers of one model."""
+
+    members: list[Member]
+    scale: float
+    on: bool = True
+    """Off: the base model."""
+
+
+def add_lora(model: PlainModel, spec: dict) -> Adapter:
+    """`spec`: `{"kind": "lora", "rank", "alpha", "targets", "seed"}`."""
+    rank, targets = spec["rank"], set(spec["targets"])
+    members = [member for member in linear_members(model) if member.kind in targets]
+    if rank < 1 or not members:
+        raise UserMistake(
+            f"{type(model.module).__name__} has no adapter of rank {rank} for {', '.join(sorted(targets))}",
+            "use rank >= 1 and other targets, or full fine-tuning",
+        )
+    adapter = Adapter(members, spec["alpha"] / rank)
+    for member in members:
+        layer, (outputs, inputs) = member.module, member.weight.shape
+        device = member.weight.device
+        forward = layer.forward
+        layer.lora_A = nn.Linear(inputs, rank, bias=False, device=device, dtype=torch.float32)
+        layer.lora_B = nn.Linear(rank, outputs, bias=False, device=device, dtype=torch.float32)
+        with torch.no_grad():
+            layer.lora_A.weight.copy_(initial_a(spec["seed"], member.name, rank, inputs))
+            layer.lora_B.weight.zero_()
+        layer.forward = partial(_forward, adapter, layer, forward)
+    return adapter
+
+
+def linear_members(model: PlainModel) -> list[Member]:
+    """The layers that an adapter can have."""
+
+    @torch.no_grad()
+    def run() -> None:
+        model.base(input_ids=torch.arange(3, device=model.head.weight.device)[None], use_cache=False)
+
+    groups = find_members(model.base, f"{model.base_name}.", run)
+    return [member for group in groups for member in group] + [Member(model.head_name, model.head, "unembed")]
+
+
+def _forward(adapter: Adapter, layer: nn.Module, forward, x: Tensor) -> Tensor:
+    y = forward(x)
+    return y + adapter.scale * layer.lora_B(layer.lora_A(x)) if adapter.on else y
+
+
+# The module.
 
 _MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 

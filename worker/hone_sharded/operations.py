@@ -14,22 +14,21 @@ import torch
 import torch.distributed as dist
 from hone_worker.channel import Channel, Message
 from hone_worker.errors import ProtocolError, RunFailure, UserMistake, first_line
-from hone_worker.images.pictures import Pictures
-from hone_worker.images.store import MissingMedia
+from hone_worker.images.pictures import MissingMedia, Pictures
 from hone_worker.memory import is_out_of_memory, memory_stats
 from hone_worker.memory_fit import choose
 from hone_worker.memory_plan import Sharing
 from hone_worker.models.loading import find_folder
 from hone_worker.models.plain_model import ModelSource, source_of
 from hone_worker.operations import Arrays, Ask, Operations
-from hone_worker.training.packing import Sequences
+from hone_worker.training.sequences import Sequences
 from torch import Tensor
 
 from . import ulysses
-from .interface import ShardingOptions
 from .memory import measure_shared
 from .model import load_plain
 from .policy import ShardedPolicies, ShardedPolicy
+from .sharding import ShardingOptions
 from .trainer import Trainer
 
 _COLLECTIVE_SECONDS = 600

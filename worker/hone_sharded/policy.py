@@ -1,5 +1,6 @@
 """Policies whose weights are divided over the ranks. All ranks call the same methods; rank 0 writes the files."""
 
+import os
 from math import isfinite
 from pathlib import Path
 
@@ -10,17 +11,15 @@ from hone_worker.folders import require_new
 from hone_worker.memory import trim_heap
 from hone_worker.models.plain_model import ModelSource
 from hone_worker.policies.adamw import AdamSettings
-from hone_worker.policies.export import export_adapter, export_merged
+from hone_worker.policies.files import StateFacts, export_adapter, export_merged, read_state, write_state
 from hone_worker.policies.interface import PolicyInterface, PolicyTable, StepTaken
 from hone_worker.policies.rounding import Thresholds
-from hone_worker.policies.state_files import StateFacts, read_state, write_state
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from . import ulysses
-from .interface import MOMENTS, Sharding, ShardingOptions
 from .model import DenseModel, TokenOutputs, load_plain
-from .sharding import make_sharding
+from .sharding import MOMENTS, Fsdp, Sharding, ShardingOptions
 
 
 class ShardedPolicy(PolicyInterface):
@@ -147,3 +146,15 @@ class ShardedPolicies(PolicyTable[ShardedPolicy]):
         sharding = make_sharding(model, self._options)
         trim_heap()
         return ShardedPolicy(adapter, model, sharding)
+
+
+def make_sharding(module: TokenOutputs, options: ShardingOptions) -> Sharding:
+    """Opens the sharding that the options name. ZeRO shards only trained weights, so a frozen model is sharded by FSDP."""
+    if options.kind.startswith("zero") and any(weight.requires_grad for weight in module.parameters()):
+        # DeepSpeed reads these variables when it is imported, and when it starts.
+        rank, ranks = str(dist.get_rank()), str(dist.get_world_size())
+        os.environ |= {"DS_ACCELERATOR": options.device.type, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
+        from .zero import Zero
+
+        return Zero(module, options)
+    return Fsdp(module, options)

@@ -3,8 +3,7 @@ worker's protocol; `HONE_RANK` is its number."""
 
 import os
 
-from hone_worker.channel import Channel
-from hone_worker.pipes import serve
+from hone_worker.channel import Channel, serve
 
 
 def run(channel: Channel) -> None:

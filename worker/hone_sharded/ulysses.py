@@ -7,7 +7,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from hone_worker.errors import UserMistake
 from hone_worker.models.plain_model import PlainModel
-from hone_worker.training.padded import PaddedRows
+from hone_worker.training.sequences import PaddedRows
 from torch import Tensor
 from transformers import AttentionInterface
 

@@ -18,8 +18,8 @@ from hone_worker.policies.adamw import AdamSettings
 from torch import Tensor
 from torch.nn import functional
 
-from .interface import Kind, ShardingOptions
 from .model import TokenOutputs
+from .sharding import Kind, ShardingOptions
 
 # DeepSpeed's all-reduce through shared memory takes a minute to compile and is faster only for small messages.
 __compatible_ops__["deepspeed_shm_comm"] = False

@@ -1,4 +1,4 @@
-"""Batches of the protocol, distributed over verl's data-parallel ranks."""
+"""Batches of the protocol: distributed over verl's data-parallel ranks, and the part of one rank in verl's format."""
 
 from dataclasses import dataclass, field
 
@@ -6,11 +6,71 @@ import numpy as np
 import ray
 import torch
 from hone_worker.errors import UserMistake
-from hone_worker.images.pictures import Pictures, Piece, place
+from hone_worker.images.pictures import Image, Pictures, Piece, Placed, place
 from hone_worker.images.vision import Vision
+from tensordict import TensorDict
+from torch import Tensor
+from verl.utils import tensordict_utils as tu
 
-from .policies import VerlPolicy
-from .shard import Shard
+
+@dataclass(frozen=True)
+class Shard:
+    """The part of a batch that one rank computes. `tokens` i64 `[T]` of all its sequences, `lengths` i64 `[B]`, and `places` i64
+    `[N]`: the position in `tokens` at which each trained token is predicted, one before the token itself. `longest`: the
+    length of the longest sequence on any rank. `positions` i64 `[3,T]`: in time, height and width, for models that have
+    them. `placed`: the images, with the positions of their tokens in `tokens`."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    places: np.ndarray
+    longest: int
+    positions: Tensor | None = None
+    placed: Placed | None = None
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        return () if self.placed is None else self.placed.images
+
+    def ragged(self, values: Tensor) -> Tensor:
+        """Values `[T]` or `[N,T]` as verl's nested tensor, one row per sequence."""
+        offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(self.lengths)]))
+        return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=values.dim())
+
+    def spread(self, values: np.ndarray) -> Tensor:
+        """Values `[N]` of the trained tokens as a nested tensor, with 0 for all other tokens."""
+        flat = torch.zeros(len(self.tokens))
+        flat[torch.tensor(self.places)] = torch.tensor(values, dtype=torch.float32)
+        return self.ragged(flat)
+
+    def trained_counts(self) -> np.ndarray:
+        """`[B]`, the number of trained tokens of each sequence."""
+        ends = np.cumsum(self.lengths)
+        return np.bincount(np.searchsorted(ends, self.places, side="right"), minlength=len(self.lengths))
+
+    def batch(self, tensors: dict[str, Tensor], **settings: object) -> TensorDict:
+        """verl's batch without padding. Log-probabilities are those of the model: temperature 1."""
+        positions = torch.cat([torch.arange(length) for length in self.lengths])
+        if self.positions is not None:
+            positions = torch.cat([positions[None], self.positions])
+        return tu.get_tensordict(
+            {
+                "input_ids": self.ragged(torch.tensor(self.tokens)),
+                "position_ids": self.ragged(positions),
+                "loss_mask": torch.from_numpy(self.trained_counts())[:, None],
+                **self._image_rows(),
+                **tensors,
+            },
+            {"temperature": 1.0, **settings},
+        )
+
+    def _image_rows(self) -> dict[str, Tensor]:
+        """For each token, the row of the images' features that replaces its embedding, or -1."""
+        if self.placed is None:
+            return {}
+        rows = torch.full((len(self.tokens),), -1)
+        rows[self.placed.places] = self.placed.features
+        return {"image_rows": self.ragged(rows)}
+
 
 # Fills up a rank's part; nothing of it is trained.
 _FILLER = np.zeros(2, np.int64)
@@ -28,12 +88,12 @@ class Batch:
     staged: set[str] = field(default_factory=set)
     _outputs: dict[int, tuple[int, dict[str, np.ndarray]]] = field(default_factory=dict)
 
-    def outputs(self, policy: VerlPolicy) -> dict[str, np.ndarray]:
-        """The outputs that are known under the policy's current weights, by name. The caller adds others."""
-        revision, _ = self._outputs.get(policy.number, (None, {}))
-        if revision != policy.revision:
-            self._outputs[policy.number] = policy.revision, {}
-        return self._outputs[policy.number][1]
+    def outputs(self, policy: int, revision: int) -> dict[str, np.ndarray]:
+        """The outputs that are known of a policy with this number under these weights, by name. The caller adds others."""
+        known, _ = self._outputs.get(policy, (None, {}))
+        if known != revision:
+            self._outputs[policy] = revision, {}
+        return self._outputs[policy][1]
 
     def gather(self, parts: list[dict[str, np.ndarray]], names: list[str]) -> dict[str, np.ndarray]:
         """The ranks' outputs in the order of the batch."""

@@ -1,4 +1,4 @@
-"""Images in verl's FSDP engines.
+"""Images in verl: their tokens and positions, and verl's FSDP engines for models that read them.
 
 verl shards the vision part with the rest of the model. A rank without images in a micro-batch then takes no part in
 gathering these weights, and the others wait forever. Therefore the vision part is not sharded: every rank has a complete,
@@ -9,15 +9,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hone_worker.errors import UserMistake
 from hone_worker.images.pictures import Image
+from hone_worker.images.vision import Vision, vision_of
+from hone_worker.models.loading import reads_images
 from tensordict import TensorDict
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForImageTextToText
 from verl.models.transformers import qwen2_vl
 from verl.utils.device import get_device_id
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from .images import open_vision, vision_of
+
+def open_vision(folder: Path) -> tuple[Vision | None, str | None]:
+    """No weights are needed. Without Vision, the second value is the reason; None for a language model."""
+    config = AutoConfig.from_pretrained(folder)
+    if not reads_images(config):
+        return None, None
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config)
+    try:
+        vision = vision_of(model.base_model, folder)
+    except UserMistake as mistake:
+        return None, mistake.message
+    if vision.sees_ahead:
+        return None, "verl's rows are read from left to right, but the parts of an image attend to each other; use rllm/backend=local"
+    return vision, None
 
 
 def _embed(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None, *_: Any) -> tuple:

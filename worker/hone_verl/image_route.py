@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from hone_worker.errors import UnusableImage, first_line
-from hone_worker.images.decoders import decode
+from hone_worker.images.decoder import decode
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send

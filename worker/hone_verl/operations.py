@@ -11,7 +11,6 @@ import numpy as np
 import ray
 import torch
 import verl
-from hone_on_cpu.settings import adapt_to_cpu
 from hone_worker.channel import Channel, Message
 from hone_worker.errors import ProtocolError, UserMistake, first_line
 from hone_worker.operations import Answer, Arrays, Ask, Operations
@@ -21,10 +20,9 @@ from verl.single_controller.ray import RayResourcePool
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
 from .batches import Batch, distribute
-from .cluster import Cluster
-from .configuration import Configuration, adapt_to_images, as_dataclass, ranks, read_configuration
-from .group import WorkerGroup
-from .images import open_vision
+from .cluster import Cluster, WorkerGroup
+from .configuration import Configuration, adapt_to_cpu, adapt_to_images, as_dataclass, ranks, read_configuration
+from .engine_images import open_vision
 from .policies import REFERENCE, Policies, VerlPolicy
 from .rollouts import Rollouts, prepare_images, prepare_rollouts
 from .workers import LOSS_INPUTS
@@ -201,7 +199,7 @@ class DriverOperations(Operations):
         if policy.is_critic and outputs != ["values"]:
             raise UserMistake("a critic computes only values", "request them alone")
         batch, group = self._batches[number], policy.group
-        known = batch.outputs(policy)
+        known = batch.outputs(policy.number, policy.revision)
         unknown = [name for name in outputs if name not in known]
         if unknown:
             self._stage_at(group, number)

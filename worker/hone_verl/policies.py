@@ -15,8 +15,8 @@ from hone_worker.policies.interface import PolicyInterface, PolicyTable, StepTak
 from verl.single_controller.ray import RayResourcePool
 from verl.workers.engine_workers import TrainingWorkerConfig
 
+from .cluster import WorkerGroup
 from .configuration import Configuration, as_dataclass
-from .group import WorkerGroup
 from .workers import CriticWorker, PolicyWorker
 
 ACTOR, REFERENCE, CRITIC = 1, 2, 3

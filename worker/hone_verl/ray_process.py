@@ -1,4 +1,4 @@
-"""The processes of a Ray cluster on this machine: starts them again if Ray gives up, and ends all of them."""
+"""The processes of a Ray cluster on this machine: starts them again if Ray gives up, ends all of them, and reads the ends of their logs."""
 
 import os
 import shutil
@@ -12,11 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from hone_worker.channel import end_with_parent
 from hone_worker.errors import RunFailure
 from hone_worker.free_port import free_port
-from hone_worker.parent import end_with_parent
-
-from .logs import end_of, last_lines
 
 # Ray puts sockets into its folder, and the path of a socket may have at most 107 characters.
 _LONGEST = 20
@@ -159,3 +157,26 @@ def _remove_stale() -> None:
 def _short_folder() -> Path:
     folder = tempfile.gettempdir()
     return Path(folder if len(folder) <= _LONGEST else "/tmp")
+
+
+# The logs of Ray and of the workers, in sentences about their end.
+
+_BYTES = 4096
+_LINES = 3
+_LONGEST_LINE = 300
+
+
+def end_of(log: Path | str) -> str:
+    """The last lines of a log, and its path."""
+    try:
+        lines = last_lines(log)
+    except OSError:
+        return f"{log} is missing"
+    return f"{log} ends with: {lines}" if lines else f"{log} is empty"
+
+
+def last_lines(log: Path | str) -> str:
+    """In one line; empty if the log is. Raises OSError if it is missing."""
+    text = Path(log).read_bytes()[-_BYTES:].decode(errors="replace")
+    lines = [line.strip()[:_LONGEST_LINE] for line in text.splitlines() if line.strip()]
+    return " / ".join(lines[-_LINES:])

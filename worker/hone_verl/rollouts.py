@@ -11,8 +11,8 @@ from verl.single_controller.ray import RayResourcePool
 from verl.workers.rollout.llm_server import LLMServerManager
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
+from .cluster import WorkerGroup
 from .configuration import Configuration, as_dataclass
-from .group import WorkerGroup
 from .watch import watched
 
 _SECTION = "actor_rollout_ref.rollout"

@@ -28,7 +28,7 @@ from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.device import get_torch_device
 from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker, TinkerTrainingWorker
 
-from .shard import Shard
+from .batches import Shard
 from .whole_weights import drop_whole_weights
 
 # verl's names of the outputs.

@@ -1,7 +1,6 @@
 """`python -m hone_worker`: speaks worker/PROTOCOL.md over standard input and output until the input ends."""
 
-from .channel import Channel
-from .pipes import serve
+from .channel import Channel, serve
 
 # These take no time: all that have arrived run before the next decode step.
 _QUICK = frozenset({"sample", "put_media", "abort", "stats"})

@@ -1,19 +1,22 @@
-"""Frames over two pipes (worker/PROTOCOL.md), without their meaning.
+"""Frames over the standard input and output of a process that speaks the protocol (worker/PROTOCOL.md), without their meaning; the
+process ends with its parent. Imports nothing slow.
 
 A reader thread takes frames off the input as they arrive, so that the other side never blocks on a busy
-worker. Replies to the worker's own questions (`gradient`, `cancel`) have a queue apart from the requests.
-"""
+worker. Replies to the worker's own questions (`gradient`, `cancel`) have a queue apart from the requests."""
 
 import json
 import math
 import os
 import queue
+import select
+import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
@@ -165,3 +168,103 @@ def read_message(source: BinaryIO) -> Message | None:
     if len(text) < header_bytes or len(payload) < payload_bytes:
         raise BrokenStream("the input ended within a message")
     return decode(text, payload)
+
+
+# The pipes of the process.
+
+
+def open_channel(on_end: Callable[[Exception | None], None] | None = None) -> Channel:
+    """Reserves standard input and output for the protocol: a library's prints go to the log, and its reads
+    get nothing. Must run before anything else is imported. `on_end` ends the process when the input has ended."""
+    source, target = os.dup(0), os.dup(1)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    os.dup2(2, 1)
+    # The terminal sends Ctrl-C to every process; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    die_with_parent()
+    channel = Channel(os.fdopen(source, "rb", buffering=1 << 20), target, on_end or _input_ended)
+    channel.start()
+    return channel
+
+
+def serve(run: Callable[[Channel], None]) -> None:
+    """A worker's main program."""
+    channel = open_channel()
+    try:
+        run(channel)
+    except SystemExit:
+        sys.stderr.flush()
+        os._exit(0)  # unloading torch would take seconds
+
+
+def _input_ended(broken: Exception | None) -> None:
+    """Called by the reader thread. Does not wait for the main thread, which may be deep in a matrix
+    product."""
+    if broken is not None:
+        print(f"hone_worker: {broken}", file=sys.stderr, flush=True)
+    os._exit(0 if broken is None else 1)
+
+
+# The process ends when the process that started it has ended, even if that was killed.
+
+_POLL_SECONDS = 0.25
+
+
+def die_with_parent() -> None:
+    """`HONE_PARENT_PID` names the process to end with; the default is the direct parent.
+
+    On Linux the kernel kills this process even while a library holds the interpreter's lock, but only if the
+    direct parent ends after this call. So a thread watches as well."""
+    parent = int(os.environ.get("HONE_PARENT_PID") or os.getppid())
+    if sys.platform == "linux":
+        end_with_parent()
+    wait = _death_of(parent)
+
+    def watch() -> None:
+        wait()
+        _parent_ended(parent)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """Asks the kernel of Linux to kill this process when the thread that started it ends."""
+    import ctypes
+
+    set_parent_death_signal = 1
+    if ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL) != 0:
+        print("prctl failed: only a thread watches the worker's parent", file=sys.stderr)
+
+
+def _death_of(pid: int) -> Callable[[], object]:
+    """A function that returns when the process has ended. Ends this process if it already has."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        _parent_ended(pid)
+    except (AttributeError, OSError):  # not Linux, or a system that forbids the call
+        return lambda: _poll(pid)
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    if poll.poll(0):
+        _parent_ended(pid)
+    return poll.poll
+
+
+def _poll(pid: int) -> None:
+    while True:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            pass
+        time.sleep(_POLL_SECONDS)
+
+
+def _parent_ended(pid: int) -> NoReturn:
+    print(f"hone_worker: process {pid}, which started this worker, has ended", file=sys.stderr, flush=True)
+    os._exit(1)

@@ -4,10 +4,12 @@ import base64
 import ctypes
 import threading
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from .errors import RunFailure, first_line
@@ -84,6 +86,22 @@ _NCCL_TYPES = {
     torch.float64: 8,
     torch.bfloat16: 9,
 }
+
+
+class GlooGroup:
+    """Uses Gloo, on machines without NCCL. The id is the address of a store."""
+
+    def __init__(self, _: torch.device):
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.id = f"127.0.0.1:{self._store.port}"
+
+    def join(self, size: int) -> None:
+        self._group = dist.ProcessGroupGloo(self._store, 0, size, timedelta(hours=1))
+        self._group.allreduce([torch.zeros(1)]).wait()
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            self._group.broadcast(tensor.contiguous(), 0).wait()
 
 
 def within(seconds: float, what: str, work: Callable[[], None]) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from hone_on_cpu.gloo_group import GlooGroup
 from tokenizers import Tokenizer
 
 from .channel import Channel, Message
 from .errors import ProtocolError, RunFailure, Stopped, UserMistake
-from .group import Group, NcclGroup, nccl_library, within
+from .group import GlooGroup, Group, NcclGroup, nccl_library, within
 from .memory import memory_stats
 from .memory_fit import choose
 from .models.loading import find_folder
@@ -28,9 +27,8 @@ from .sampling.packed_batch import PackedBatch
 from .sampling.padded_batch import PaddedBatch
 from .sampling.rows import parse_requests
 from .sampling.sampler import Sampler
-from .training.packing import Sequences
+from .training.sequences import Sequences
 from .training.trainer import Trainer
-
 
 _BLOCK = 16
 """Tokens of each row that a GPU samples before the host looks at them."""
@@ -133,7 +131,7 @@ class LocalOperations(Operations):
 
         def put() -> None:
             try:
-                fields, arrays = self._media.put(message, vision, stop)
+                fields, arrays = self._media.put(message, vision.read, stop)
                 self._channel.send({"id": message.id, "ok": True, **fields}, arrays)
             except Stopped:
                 self._channel.send({"id": message.id, "ok": True, "cancelled": True})

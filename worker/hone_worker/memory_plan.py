@@ -27,14 +27,13 @@ from .attention.context import NAME, AttentionSpec, use
 from .attention.recurrent import find_mixers
 from .attention.tree import score_limit
 from .models.experts import find_experts
-from .models.linears import LinearGroup, Member
+from .models.linears import LinearGroup, Member, can_pack
 from .models.loading import reads_images
 from .models.model import LanguageModel
 from .models.plain_model import ModelSource, PlainModel
-from .models.weights import can_pack
-from .policies.adamw_8bit import make_optimizer
-from .policies.full_policy import FullPolicy
-from .policies.lora_policy import LoraPolicy
+from .policies.adamw import make_optimizer
+from .policies.lora import LoraPolicy
+from .policies.registry import FullPolicy
 from .training.head import token_outputs
 
 _META = torch.device("meta")
@@ -331,7 +330,7 @@ class _Fused(torch.autograd.Function):
 
 
 class _Tiles(torch.autograd.Function):
-    """Attention by tiles (segments.py) of a row that is one sequence: the largest tile's tensors at a time, float32 on a CPU."""
+    """Attention by tiles (tree.py) of a row that is one sequence: the largest tile's tensors at a time, float32 on a CPU."""
 
     @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, limit: int) -> Tensor:

@@ -21,14 +21,12 @@ from torch import Tensor
 
 from .channel import Channel, Message
 from .errors import Cancelled, ProtocolError, RunFailure, UserMistake, first_line
-from .images.media import Media
-from .images.pictures import Pictures
-from .images.store import MissingMedia
+from .images.pictures import Media, MissingMedia, Pictures
 from .memory import is_out_of_memory
-from .models.progress import reported_to
+from .models.loading import reported_to
 from .policies.adamw import AdamSettings
 from .policies.interface import PolicyInterface, PolicyTable
-from .training.packing import Sequences
+from .training.sequences import Sequences
 
 if TYPE_CHECKING:
     from .images.vision import Vision
@@ -130,7 +128,7 @@ class Operations(ABC):
         return {**loaded, "versions": {**versions, **loaded.get("versions", {})}}, {}
 
     def on_put_media(self, message: Message) -> Answer | None:
-        return self._media.put(message, self._require_vision())
+        return self._media.put(message, self._require_vision().read)
 
     def on_create_policy(self, message: Message) -> Answer:
         number = self._policies.create(message.header["adapter"], message.header.get("head"))

@@ -1,4 +1,4 @@
-"""Counts the bytes of the tensors of one of two ranks, for test_memory_shared.py.
+"""Counts the bytes of the tensors of one of two ranks, for test_memory_plan.py.
 
 Usage: count_memory.py CASES, a JSON list of `{"sharding", "adapter", "dtype", "checkpointing", "tokens", "folder"}`. Prints for each case a line
 of JSON: `fixed`, the bytes of all tensors after an optimizer step, and `peak`, what a forward and backward of one row holds beyond them."""
@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from hone_sharded.model import TokenOutputs, load_plain
-from hone_sharded.sharding import ShardingOptions, make_sharding
+from hone_sharded.policy import make_sharding
+from hone_sharded.sharding import ShardingOptions
 from hone_worker.free_port import free_port
 from hone_worker.models.plain_model import find_source
 from hone_worker.policies.adamw import AdamSettings

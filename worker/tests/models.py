@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from hone_worker.models.model import LanguageModel, load_model
-from hone_worker.training.packing import Sequences
+from hone_worker.training.sequences import Sequences
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hone_worker.policies.adamw import AdamSettings, AdamW
-from hone_worker.policies.adamw_8bit import make_optimizer
+from hone_worker.policies.adamw import AdamSettings, AdamW, make_optimizer
 
 SETTINGS = AdamSettings(1e-2, 0.9, 0.95, 1e-8, 0.1, 1.0)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers as hf
 from hone_worker.errors import UnusableImage, UserMistake, first_line
-from hone_worker.images.decode import open_image
+from hone_worker.images.decoder import open_image
 from hone_worker.policies.registry import Policies
 from hostile_images import chunk, png, progressive
 from make_tiny_model import make_tokenizer

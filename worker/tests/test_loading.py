@@ -11,8 +11,8 @@ import torch
 from hone_worker import folders
 from hone_worker.errors import UserMistake
 from hone_worker.folders import write_folder, write_tensors
-from hone_worker.models import gguf, loading
-from hone_worker.models.progress import Bar, reported_to
+from hone_worker.models import loading
+from hone_worker.models.loading import Bar, reported_to
 from hone_worker.operations import describe_error
 from models import build, load, reference, reference_outputs, sample_sequences
 from safetensors import SafetensorError
@@ -196,7 +196,7 @@ def byte_letters() -> list[str]:
 
 
 def test_a_gguf_file_becomes_a_folder_once(gguf_file, tmp_path, monkeypatch):
-    folder = gguf.converted(gguf_file, tmp_path / "cache")
+    folder = loading.find_folder(str(gguf_file), tmp_path / "cache")
     files = {file.name for file in folder.iterdir()}
     assert {
         "config.json",
@@ -214,11 +214,11 @@ def test_a_gguf_file_becomes_a_folder_once(gguf_file, tmp_path, monkeypatch):
     plain = reference(folder)
     expected = reference_outputs(plain, sample_sequences())["logprobs"]
     assert torch.isfinite(expected).all()
-    monkeypatch.setattr(gguf, "_convert", None)  # a second time it must not convert
-    assert gguf.converted(gguf_file, tmp_path / "cache") == folder
+    monkeypatch.setattr(loading, "_convert", None)  # a second time it must not convert
+    assert loading.find_folder(str(gguf_file), tmp_path / "cache") == folder
     (tmp_path / "bad.gguf").write_bytes(b"nonsense")
     with pytest.raises(UserMistake, match="not a GGUF"):
-        gguf.converted(tmp_path / "bad.gguf", tmp_path / "cache")
+        loading.find_folder(str(tmp_path / "bad.gguf"), tmp_path / "cache")
 
 
 @pytest.mark.parametrize(

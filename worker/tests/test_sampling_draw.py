@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hone_worker.sampling.draw import Draw, Drawer, NotFinite, most_likely
-from hone_worker.sampling.randoms import uniforms
+from hone_worker.sampling.draw import Draw, Drawer, NotFinite, most_likely, uniforms
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from hone_worker.attention.cache import Block
+from hone_worker.attention.decode import Block
 from hone_worker.errors import UserMistake
 from hone_worker.sampling.rows import parse_requests
 from sampling_helpers import Bench, FixedPolicy, model, request, sample

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hone_worker.sampling.stopping import StopStrings
+from hone_worker.sampling.rows import StopStrings
 from make_tiny_model import SPECIAL, make_tokenizer
 from sampling_helpers import request, sample
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from hone_worker.errors import UserMistake
-from hone_worker.models.model import find_source
+from hone_worker.models.plain_model import find_source
 from hone_worker.models.score_model import ScoreModel
 from make_tiny_reward_model import make_reward_model, make_reward_tokenizer, plant_preference
-from models import CONFIGS, DEVICE, VOCABULARY, WORKER_DEVICE, _SMALL
+from models import _SMALL, CONFIGS, DEVICE, VOCABULARY, WORKER_DEVICE
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from worker_client import Client, ragged

@@ -3,8 +3,7 @@
 import pytest
 import torch
 from hone_worker.attention.context import AttentionSpec
-from hone_worker.attention.sdpa import SdpaTree
-from hone_worker.attention.tree import Tree
+from hone_worker.attention.tree import SdpaTree, Tree
 from hone_worker.models import model as model_module
 from models import build, load
 from test_flex import SPECS, packed_row

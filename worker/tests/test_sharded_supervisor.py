@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hone_sharded.merge import merge_outputs, split
-from hone_sharded.plan import plan
+from hone_sharded.supervisor import merge_outputs, split
+from hone_sharded.trainer import plan
 from hone_worker.channel import Message
 from models import sample_sequences
 from worker_client import Client
@@ -17,12 +17,12 @@ import os
 import hone_sharded.supervisor as supervisor
 supervisor.GRACE_SECONDS = 1.0
 supervisor.RANK_MODULE = "fake_rank"
-from hone_worker.pipes import serve
+from hone_worker.channel import serve
 serve(lambda channel: supervisor.Supervisor(channel, int(os.environ["HONE_RANKS"])).serve())
 """
 RANK = """
 import os, signal, time
-from hone_worker.pipes import open_channel
+from hone_worker.channel import open_channel
 channel, number = open_channel(), int(os.environ["HONE_RANK"])
 while True:
     message = channel.receive(wait=True)

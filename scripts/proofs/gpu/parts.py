@@ -26,7 +26,7 @@ from hone_worker.sampling.draw import Draw
 from hone_worker.sampling.packed_batch import PackedBatch
 from hone_worker.sampling.rows import Request
 from hone_worker.sampling.sampler import Sampler
-from hone_worker.training.packing import Sequences
+from hone_worker.training.sequences import Sequences
 from hone_worker.training.trainer import Trainer
 from shapes import config_of, device_name, load_random
 

@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 
 import tiny_vision_models as tiny
 import torch
-from hone_worker.images.check import open_vision
+from hone_worker.images.vision import open_vision
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
 FIXTURE = Path(__file__).parents[3] / "src/backends/servers/fixtures/vllm-images.json"

@@ -32,7 +32,7 @@ for name in ("IPython", "IPython.display", "gguf"):
 
 import tiny_vision_models as tiny  # noqa: E402
 import torch  # noqa: E402
-from hone_worker.images.check import open_vision  # noqa: E402
+from hone_worker.images.vision import open_vision  # noqa: E402
 from sglang.api.v1 import api_types as types  # noqa: E402
 from sglang.srt.managers.io_struct import GenerateReqInput  # noqa: E402
 from sglang.srt.managers.tokenizer_manager import TokenizerManager  # noqa: E402

@@ -16,7 +16,7 @@ import { mutateImage } from "../../images/mutate-image.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 
 const root = temporaryFolder("fuzz-images");
-/** As the worker's `decoders.py`. */
+/** As the worker's `decoder.py`. */
 const cpuSeconds = 10;
 const maxPixels = 2 ** 25;
 

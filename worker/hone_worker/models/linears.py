@@ -4,7 +4,7 @@ replace."""
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Protocol
 
 import torch
@@ -12,7 +12,41 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from .weights import Weight
+_TYPICAL_ROWS = 256
+"""The number of rows that the packed layout is for: between a decode step's and a training row's."""
+
+
+class Weight:
+    """A frozen weight `[out, in]` in the layout that this machine multiplies fastest. Packed by oneDNN for bfloat16 on CPUs (20%
+    faster at 128 rows, 35% at 16), which needs no more memory; plain otherwise."""
+
+    def __init__(self, weight: Tensor, pack: bool):
+        self.packed = pack and can_pack(weight.dtype, weight.device.type)
+        self._stored = (
+            torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _TYPICAL_ROWS)
+            if self.packed
+            else weight
+        )
+
+    def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x `[..., in]` -> `[..., out]`, without a gradient."""
+        if self.packed:
+            return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self._stored, bias, "none", [], "")
+        return F.linear(x, self._stored, bias)
+
+
+@cache
+def can_pack(dtype: torch.dtype, device: str) -> bool:
+    """Whether this build of torch can pack weights of this kind. Tries it."""
+    if device != "cpu" or dtype != torch.bfloat16 or not torch.backends.mkldnn.is_available():
+        return False
+    try:
+        weight, x = torch.ones(32, 16, dtype=dtype), torch.ones(2, 16, dtype=dtype)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, 2)
+        return bool((torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "") == 16).all())
+    except (RuntimeError, AttributeError):
+        return False
+
 
 _FEED_FORWARD = frozenset("mlp feed_forward ffn moe experts fc1 fc2 dense_h_to_4h dense_4h_to_h".split())
 

@@ -1,15 +1,22 @@
 """From a model's name (a folder, a GGUF file or a hub id) to a transformers model in memory."""
 
+import hashlib
+import io
+import json
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from tqdm import tqdm
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -17,10 +24,47 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserMistake, first_line
+from ..folders import check_model_folder, check_sizes, read_json, write_folder, write_json, write_tensors
 from ..memory import available_bytes, is_out_of_memory
-from . import gguf
-from .checkpoint_files import check_model_folder, check_sizes, read_json
-from .progress import Bar
+
+# How much of a model has been downloaded and loaded, by the progress bars of the libraries that do it.
+
+_report: Callable[[str], None] | None = None
+
+
+class Bar(tqdm):
+    """A progress bar that sends a text for each twentieth, at most one per second, instead of drawing."""
+
+    _sent = 0
+
+    def __init__(self, *args, **settings):
+        # The hub's client also passes the name of its bar.
+        settings = {key: value for key, value in settings.items() if key not in ("name", "disable")}
+        super().__init__(*args, **settings, disable=_report is None, file=io.StringIO(), mininterval=1)
+
+    def display(self, *_, **__) -> None:
+        reached = 20 * self.n // self.total if self.total else 0
+        if _report is None or reached <= self._sent:
+            return
+        self._sent = reached
+        if self.unit == "B":
+            _report(f"downloading: {self.n / 1e9:.1f} of {self.total / 1e9:.1f} GB")
+        elif self.desc == "Loading weights":
+            _report(f"loading weights: {100 * self.n // self.total}%")
+
+
+@contextmanager
+def reported_to(report: Callable[[str], None]) -> Iterator[None]:
+    """Calls `report` with the progress of downloads and of loading inside."""
+    global _report
+    _report = report
+    transformers_logging.set_tqdm_hook(lambda _, args, settings: Bar(*args, **settings))
+    try:
+        yield
+    finally:
+        _report = None
+        transformers_logging.set_tqdm_hook(None)
+
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _CONFIGURATIONS = ("*.json", "*.jinja")
@@ -38,7 +82,7 @@ def find_folder(model: str, cache_dir: Path) -> Path:
             raise UserMistake(
                 f"{path} is a file, but not a .gguf file", "name a model folder, a .gguf file or a hub id"
             )
-        return gguf.converted(path, cache_dir)
+        return _converted(path, cache_dir)
     if model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
         raise UserMistake(
             f"{model} does not exist", "name a model folder, a .gguf file or a hub id such as org/model"
@@ -247,3 +291,97 @@ def _cpu_multiplies_bfloat16() -> bool:
     except OSError:
         return False
     return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+# A GGUF file is converted, once, into a Hugging Face folder with safetensors and a tokenizer in the cache.
+
+_LAYOUT = 1
+"""Increased when the conversion changes, so that folders in the cache are converted again."""
+
+_DIGIT_SPLITTING = frozenset({"smollm"})
+"""GGUF pre-tokenizers that split numbers into digits, which transformers' conversion loses."""
+
+
+def _converted(file: Path, cache_dir: Path) -> Path:
+    """The folder with the model of `file`. Converts the file if the cache does not have it."""
+    if file.open("rb").read(4) != b"GGUF":
+        raise UserMistake(f"{file} is not a GGUF file", "download or copy it again")
+    facts = file.stat()
+    digest = hashlib.sha256(f"{_LAYOUT} {file.name} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()
+    target = cache_dir / "gguf" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', file.stem)}-{digest[:16]}"
+    if not (target / "config.json").exists():
+        print(f"converting {file.name} once (20 s for a small model) ...", file=sys.stderr, flush=True)
+        try:
+            write_folder(target, lambda folder: _convert(file, folder))
+        except UserMistake:
+            if not (target / "config.json").exists():  # otherwise another process was faster
+                raise
+    return target
+
+
+def _convert(file: Path, folder: Path) -> None:
+    try:
+        metadata = _metadata(file)
+        source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
+    except (ValueError, KeyError, NotImplementedError, OSError) as error:
+        raise UserMistake(
+            f"{file} cannot be converted: {error}", "use the model's Hugging Face folder or hub name instead"
+        ) from error
+    _save_tokenizer(tokenizer, folder)
+    if metadata.get("tokenizer.ggml.pre") in _DIGIT_SPLITTING:
+        _split_digits(folder / "tokenizer.json")
+    config = model.config.to_dict()
+    for stale in ("quantization_config", "_name_or_path", "gguf_file"):
+        config.pop(stale, None)
+    config["architectures"] = [type(model).__name__]
+    config["dtype"] = "bfloat16"
+    tokens = {
+        f"{name}_token_id": metadata.get(f"tokenizer.ggml.{key}_token_id")
+        for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"))
+    }
+    tokens = {name: value for name, value in tokens.items() if value is not None}
+    write_json(folder / "config.json", {**config, **tokens})
+    write_json(folder / "generation_config.json", tokens)
+    weights = model.state_dict()
+    if config.get("tie_word_embeddings"):
+        weights.pop("lm_head.weight", None)
+    write_tensors(folder / "model.safetensors", weights)
+
+
+def _save_tokenizer(tokenizer, folder: Path) -> None:
+    """tokenizer.json, and tokenizer_config.json with the chat template in it."""
+    tokenizer.save_pretrained(folder)
+    settings = folder / "tokenizer_config.json"
+    template = folder / "chat_template.jinja"
+    config = json.loads(settings.read_text(encoding="utf-8"))
+    config = {name: value for name, value in config.items() if name not in ("is_local", "local_files_only")}
+    if template.exists():
+        config["chat_template"] = template.read_text(encoding="utf-8")
+        template.unlink()
+    write_json(settings, config)
+
+
+def _metadata(file: Path) -> dict:
+    """The scalar entries of the GGUF header."""
+    from gguf import GGUFReader
+
+    reader = GGUFReader(file)
+    return {
+        name: field.contents()
+        for name, field in reader.fields.items()
+        if field.types and len(field.types) == 1
+    }
+
+
+def _split_digits(tokenizer_file: Path) -> None:
+    tokenizer = json.loads(tokenizer_file.read_text(encoding="utf-8"))
+    tokenizer["pre_tokenizer"] = {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Digits", "individual_digits": True},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        ],
+    }
+    tokenizer_file.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")

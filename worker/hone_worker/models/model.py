@@ -9,20 +9,17 @@ from torch import Tensor, nn
 
 from ..attention.context import NAME, AttentionContext, use
 from ..attention.recurrent import RecurrentRow, find_mixers
-from ..attention.tree import Family, PackedAttention, Tree
+from ..attention.tree import Family, PackedAttention, SdpaTree, Tree
 from ..errors import UnusableImage, UserMistake, first_line
-from ..images.older_transformers import FAMILIES
 from ..images.pictures import Piece, place
-from .experts import find_experts
+from .experts import Mixtures, find_experts
 from .linears import LinearGroup, Member, find_members
 from .loading import reads_images
 from .plain_model import ModelSource, PlainModel, find_source
-from .routing import Mixtures
 from .selfcheck import causal_row, head_is_plain, why_images_differ, why_not_packed
 
 if TYPE_CHECKING:
-    from ..images.check import Probe
-    from ..images.vision import Vision
+    from ..images.vision import Probe, Vision
 
 
 def fastest_attention(device: str) -> PackedAttention | None:
@@ -32,10 +29,9 @@ def fastest_attention(device: str) -> PackedAttention | None:
 
         return FlexTree
     if device == "mps":
-        from ..attention.sdpa import SdpaTree
-
         return SdpaTree
     return None
+
 
 _WITHOUT_OUT_PROJ = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 """Types of models for which PEFT refuses adapters with this layer."""
@@ -189,7 +185,7 @@ class LanguageModel(PlainModel):
         if not callable(getattr(self.base, "get_image_features", None)):
             return None, None, f"{type(self.module).__name__} reads only text"
         try:
-            from ..images.check import open_vision  # imports Pillow, which text models do not need
+            from ..images.vision import open_vision  # imports Pillow, which text models do not need
 
             processor = self.source.processor or self.directory
             return *open_vision(self.base, self.directory, processor, self.source.most_pixels), None
@@ -200,6 +196,8 @@ class LanguageModel(PlainModel):
 
     def _unsupported(self, cause: str) -> str:
         """The reason why images are not supported. In other families than the tested ones, the cause is rarely a mistake."""
+        from ..images.processor import FAMILIES
+
         kind = self.module.config.model_type
         if kind in FAMILIES:
             return cause

@@ -6,10 +6,10 @@ from torch import Tensor
 from transformers import AutoModel
 
 from ..errors import UserMistake
+from ..folders import HEADS, read_moments, read_value_layer
 from ..memory import is_out_of_memory, release_cached
 from .loading import end_tokens, load_pretrained, longest_sequence
 from .plain_model import ModelSource
-from .value_layer import HEADS, read_moments, read_value_layer
 
 _CPU_TOKENS, _ACCELERATOR_TOKENS = 2048, 16384
 

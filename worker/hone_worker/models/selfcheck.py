@@ -16,7 +16,7 @@ from ..errors import UserMistake, first_line
 from ..images.pictures import Piece
 
 if TYPE_CHECKING:
-    from ..images.check import Probe
+    from ..images.vision import Probe
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.06}
 """The largest difference of last hidden states, relative to their norm. SmolLM2-135M: 7e-7 and 0.02; with a
@@ -119,7 +119,7 @@ def _why_gradients_differ(
 @torch.no_grad()
 def why_images_differ(model, probe: "Probe") -> str | None:
     """The reason why images cannot be placed in the rows of this model, if they cannot."""
-    from ..images.check import hidden_states  # imports Pillow, which text models do not need
+    from ..images.vision import hidden_states  # imports Pillow, which text models do not need
 
     try:
         ids = torch.from_numpy(probe.ids.astype(np.int64)).to(model.device)

@@ -1,8 +1,7 @@
-"""From logits to sampled tokens: temperature, filters, the draw itself, and log-probabilities.
+"""From logits to sampled tokens: temperature, filters, the draw itself, and log-probabilities, also of a prompt's own tokens.
 
 Log-probabilities are those of the model's own distribution (temperature 1, no filters), or, if a row requests
-it, those at its temperature without filters.
-"""
+it, those at its temperature without filters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,28 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+
+from ..models.model import LanguageModel
+
+# Random numbers that depend only on a seed and a position, so the order of drawing does not matter.
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection in which each bit affects all."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """f64 `[N]` in [0, 1) with 53 random bits. `seeds` u64 `[N]`, `positions` integers `[N]`."""
+    with np.errstate(over="ignore"):
+        stream = _mix(seeds.astype(np.uint64) + _GOLDEN)
+        bits = _mix(stream + _GOLDEN * (positions.astype(np.uint64) + np.uint64(1)))
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
 
 # The draw first picks a block and then a token within it: about the square root of a vocabulary.
 _BLOCK = 256
@@ -254,3 +275,25 @@ def _invert(mass: Tensor, picks: Tensor, scale: bool) -> tuple[Tensor, Tensor]:
     index = torch.searchsorted(running, picks, right=True).clamp_(max=mass.shape[1] - 1)
     before = torch.where(index > 0, running.gather(1, (index - 1).clamp_(min=0)), torch.zeros_like(picks))
     return index, picks - before
+
+
+# Log-probabilities of a prompt's own tokens, computed without the logits of all of them at once.
+
+_LOGIT_ELEMENTS = 1 << 24
+
+
+def score_prompt(model: LanguageModel, hidden: Tensor, following: Sequence[int]) -> Tensor:
+    """fp32 `[N]`: the log-probability of `following[i]` after the position of `hidden[i]` `[N, D]`."""
+    targets = torch.tensor(following, dtype=torch.long, device=hidden.device)
+    scores = torch.empty(len(following), dtype=torch.float32, device=hidden.device)
+    step = max(1, _LOGIT_ELEMENTS // model.vocabulary_size)
+    for begin in range(0, len(following), step):
+        part = slice(begin, begin + step)
+        logits = model.logits(hidden[part]).float()
+        scores[part] = logits.gather(1, targets[part, None])[:, 0] - logits.logsumexp(-1)
+    return scores
+
+
+def with_nan_first(scores: Sequence[Tensor]) -> np.ndarray:
+    """The scores end to end, `[P]`. The first token of a prompt has no log-probability."""
+    return np.concatenate([np.full(1, np.nan, np.float32), *(part.cpu().numpy() for part in scores)])

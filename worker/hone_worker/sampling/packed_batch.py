@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention.cache import Block
-from ..attention.decode import Bucket, Decode, Prefill, cache_dtype
+from ..attention.decode import Block, Bucket, Decode, Prefill, cache_dtype
 from ..images.pictures import Pictures, Piece
 from ..memory import available_bytes
 from ..policies.policy import Policy
-from .prompt_scores import score, with_nan_first
+from .draw import score_prompt, with_nan_first
 from .rows import Row
 
 # The share of free memory that caches may use.
@@ -197,7 +196,7 @@ class PackedBatch:
             for prompt, part in zip(prompts, hidden.split(lengths)):
                 prompt.hidden = part[-1].clone()
                 if prompt.scored:
-                    prompt.logprobs = with_nan_first([score(self._model, part[:-1], prompt.tokens[1:])])
+                    prompt.logprobs = with_nan_first([score_prompt(self._model, part[:-1], prompt.tokens[1:])])
         for place, prompt in enumerate(prompts):
             prompt.block, prompt.place = context.block, place
         self._bytes_per_token = context.block.bytes / (len(prompts) * max(lengths))
@@ -228,7 +227,7 @@ class PackedBatch:
             prompt.hidden = hidden[-1].clone()
             if prompt.scored:
                 following = prompt.tokens[begin + 1 : end + 1]
-                scores.append(score(self._model, hidden[: len(following)], following))
+                scores.append(score_prompt(self._model, hidden[: len(following)], following))
         if prompt.scored:
             prompt.logprobs = with_nan_first(scores)
 

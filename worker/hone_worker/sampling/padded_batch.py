@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..images.pictures import Piece
 from ..policies.policy import Policy
-from .prompt_scores import score, with_nan_first
+from .draw import score_prompt, with_nan_first
 from .rows import Row
 
 # Fields of a model's output that its next forward takes.
@@ -141,7 +141,7 @@ class PaddedBatch:
         prompt = row.request.prompt
         ids = torch.tensor([prompt], device=self._model.device)
         hidden = self._model.padded_hidden(ids, torch.ones_like(ids), _pieces(prompt, row, 0))[0]
-        row.prompt_logprobs = with_nan_first([score(self._model, hidden[:-1], prompt[1:])])
+        row.prompt_logprobs = with_nan_first([score_prompt(self._model, hidden[:-1], prompt[1:])])
 
 
 def _pieces(tokens: list[int], row: Row, start: int) -> list[Piece]:

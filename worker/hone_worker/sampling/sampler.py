@@ -14,10 +14,8 @@ from torch import Tensor
 
 from ..errors import UserMistake
 from ..memory import is_out_of_memory
-from .draw import Ahead, Drawer, Drawn, NotFinite, most_likely
-from .randoms import uniforms
-from .rows import Request, Row
-from .stopping import StopStrings
+from .draw import Ahead, Drawer, Drawn, NotFinite, most_likely, uniforms
+from .rows import Request, Row, StopStrings
 
 # Decode steps before another policy's rows get their turn. Switching policies can cost a merge of weights.
 _SLICE = 32

@@ -2,8 +2,9 @@
 it receives outputs and returns their gradient."""
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,12 +16,72 @@ from ..memory import available_bytes, is_out_of_memory, release_cached, trim_hea
 from ..models.model import LanguageModel
 from ..models.plain_model import PlainModel
 from ..policies.policy import Policy, TrainedPolicy
-from ..sampling import draw
-from ..sampling.randoms import uniforms
+from ..sampling.draw import draw_many, most_likely, uniforms
 from .head import token_outputs
-from .packing import Sequences, pack, plan_packed
-from .padded import PaddedRows, padded_hidden, padded_rows, plan_padded
-from .routing import Places, Routing
+from .sequences import PaddedRows, Sequences, pack, padded_rows, pieces_of, plan_packed, plan_padded
+
+Places = Callable[[int], np.ndarray]
+"""Sequence -> the tokens of the row that are its first tokens, in order."""
+
+
+class Routing:
+    """Router replay: as long as a version of the weights is published, a sequence keeps its experts. With R2 these are those that the
+    trainer chose when it computed the sequence first; with R3 those of the sampler, as far as they are known."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Policy, tuple[int, dict[bytes, np.ndarray]]] = WeakKeyDictionary()
+
+    @contextmanager
+    def replayed(
+        self, policy: Policy, sequences: Sequences, indices: list[int], size: int, places: Places
+    ) -> Iterator[None]:
+        """Forwards of a row of `size` tokens choose the known experts. Then the others are known, too."""
+        model, known = policy.model, self._of(policy)
+        found = [(places(s), self._first(policy, sequences, s, known)) for s in indices]
+        width = next((each.shape[1:] for _, each in found if each is not None), None)
+        given = None
+        if width is not None:
+            rows = np.full((size, *width), -1, np.int64)
+            for where, each in found:
+                if each is not None:
+                    rows[where[: len(each)]] = each[: len(where)]
+            given = torch.from_numpy(rows).to(model.device)
+        with model.mixtures.routed(given) as chosen:
+            yield
+        if width is not None and chosen[0] is not None and chosen[0].shape[-1] != width[-1]:
+            raise UserMistake("the sampler has another number of experts of a token", "sample with the model of the run")
+        self._keep(known, sequences, indices, places, model, chosen)
+
+    @staticmethod
+    def _first(policy: Policy, sequences: Sequences, s: int, known: dict[bytes, np.ndarray]) -> np.ndarray | None:
+        own = known.get(sequences.identity(s).tobytes())
+        sampled = sequences.sampled_experts(s)
+        if own is not None or sampled is None or policy.is_critic:  # a critic is another model than the sampler's
+            return own
+        return policy.model.mixtures.select(sampled)
+
+    def _keep(
+        self,
+        known: dict[bytes, np.ndarray],
+        sequences: Sequences,
+        indices: list[int],
+        places: Places,
+        model: LanguageModel,
+        chosen: list[Tensor | None],
+    ) -> None:
+        if any(layer is None for layer in chosen):
+            raise RuntimeError(f"{type(model.module).__name__} does not choose experts by topk")
+        rows = torch.stack(chosen, 1).cpu().numpy().astype(np.int16)
+        for s in indices:
+            known.setdefault(sequences.identity(s).tobytes(), rows[places(s)])
+
+    def _of(self, policy: Policy) -> dict[bytes, np.ndarray]:
+        version, known = self._known.get(policy, (policy.version, {}))
+        if version != policy.version:
+            known = {}
+        self._known[policy] = policy.version, known
+        return known
+
 
 Exchange = Callable[[list[int], dict[str, Tensor]], dict[str, Tensor]]
 """(sequences of a micro-batch, their outputs: fp32 on the CPU, ragged in that order) -> dL/doutput in the
@@ -81,7 +142,7 @@ class Trainer:
         count = min(count, policy.model.vocabulary_size)
 
         def choose(logits: Tensor, _: np.ndarray) -> tuple[Tensor, Tensor]:
-            return draw.most_likely(logits, logits.logsumexp(-1), count)
+            return most_likely(logits, logits.logsumexp(-1), count)
 
         return self._tokens_at_each(policy, sequences, count, choose)
 
@@ -95,7 +156,7 @@ class Trainer:
             numbers = places[:, None] * count + np.arange(count)
             seeds = np.full(numbers.size, seed, np.uint64)
             picks = uniforms(seeds, numbers.reshape(-1).astype(np.uint64)).reshape(numbers.shape)
-            return draw.draw_many(logits, temperature, picks)
+            return draw_many(logits, temperature, picks)
 
         return self._tokens_at_each(policy, sequences, count, choose)
 
@@ -181,7 +242,7 @@ class Trainer:
             rows = padded_rows(sequences, indices)
             at = dict(zip(indices, range(len(indices))))
             with self._routed(policy, sequences, indices, rows.ids.size, lambda s: _padded_places(rows, at[s])):
-                return *padded_hidden(model, sequences, indices, rows), None, None
+                return *_padded_hidden(model, sequences, indices, rows), None, None
         row = pack(sequences, indices, model.device)
         context = model.row(row.families, row.positions)
         self.counters["train/tokens_computed"] += len(row.ids)
@@ -242,6 +303,19 @@ class Trainer:
         if self._budget is None:
             self._budget = self._wanted if self._wanted > 0 else tokens_by_memory(model, self._bytes_per_token)
         return self._budget
+
+
+def _padded_hidden(
+    model: LanguageModel, sequences: Sequences, indices: list[int], rows: PaddedRows
+) -> tuple[Tensor, Tensor]:
+    """The hidden states `[N,D]` and tokens `[N]` of the outputs, in the order of `indices`."""
+    mask = (np.arange(rows.ids.shape[1]) < rows.lengths[:, None]).astype(np.int64)
+
+    def tensor(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).to(model.device)
+
+    hidden = model.padded_hidden(tensor(rows.ids), tensor(mask), pieces_of(sequences, indices, rows))
+    return hidden.flatten(0, 1)[tensor(rows.sources)], tensor(rows.targets)
 
 
 def _padded_places(rows: PaddedRows, row: int) -> np.ndarray:

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 import transformers as hf
-from hone_worker.folders import write_json
-from hone_worker.models.checkpoint_files import read_json
+from hone_worker.folders import read_json, write_json
 from hone_worker.models.model import load_model
 from make_tiny_model import make_tokenizer
 from tiny_vision_models import IMAGE_TOKEN

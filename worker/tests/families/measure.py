@@ -22,7 +22,7 @@ from hone_worker.sampling.packed_batch import PackedBatch
 from hone_worker.sampling.padded_batch import PaddedBatch
 from hone_worker.sampling.rows import Request
 from hone_worker.sampling.sampler import Sampler
-from hone_worker.training.packing import Sequences
+from hone_worker.training.sequences import Sequences
 from hone_worker.training.trainer import Trainer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 

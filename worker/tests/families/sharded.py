@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from hone_sharded.interface import ShardingOptions
 from hone_sharded.model import load_plain
 from hone_sharded.policy import ShardedPolicies
+from hone_sharded.sharding import ShardingOptions
 from hone_sharded.trainer import Trainer as ShardedTrainer
 from hone_worker.errors import UserMistake, first_line
 from hone_worker.models.plain_model import find_source

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from hone_verl.images import vision_of
+from hone_worker.images.vision import vision_of
 from transformers import AutoModelForImageTextToText
 
 target, image, *folders = sys.argv[1:]

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hone_verl.driver import _MODULES
+from hone_verl.__main__ import _MODULES
 from hone_worker.policies.adamw import AdamSettings
 from hone_worker.policies.registry import Policies
-from hone_worker.training.packing import Sequences
+from hone_worker.training.sequences import Sequences
 from hone_worker.training.trainer import Trainer
 from safetensors.torch import load_file
 

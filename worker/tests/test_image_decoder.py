@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 from hone_worker.errors import RunFailure, Stopped, UnusableImage
-from hone_worker.images import decoders
-from hone_worker.images.decode import open_image
-from hone_worker.images.decoders import decode
+from hone_worker.images import decoder
+from hone_worker.images.decoder import decode, open_image
 from hostile_images import chunk, png, progressive
 from PIL import ImageOps
 
@@ -72,13 +71,13 @@ def test_images_wait_for_a_free_process_and_stop_waiting() -> None:
 )
 def test_a_decoder_that_ends_is_replaced(ended_by: int, error: type[Exception], sentence: str) -> None:
     decode(SMALL)
-    child = decoders._idle[-1]
+    child = decoder._idle[-1]
     with pytest.raises(error, match=sentence):
         threading.Timer(0.2, child.send_signal, [ended_by]).start()
         decode(progressive(4096, 4096, 20_000))
     assert decode(SMALL).size == (2, 1)
-    decoders._idle[-1].kill()  # while it waits
-    decoders._idle[-1].wait()
+    decoder._idle[-1].kill()  # while it waits
+    decoder._idle[-1].wait()
     assert decode(SMALL).size == (2, 1)
 
 
@@ -91,7 +90,7 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         open_image(SMALL)
     if sys.platform == "linux":
         decode(SMALL)
-        limits = Path(f"/proc/{decoders._idle[-1].pid}/limits").read_text()
+        limits = Path(f"/proc/{decoder._idle[-1].pid}/limits").read_text()
         assert re.search(r"Max address space\s+2147483648", limits)
 
 
