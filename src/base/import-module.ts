@@ -5,7 +5,7 @@ import { extname, relative } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { HoneError, isThrownByHone, UserError } from "./errors.ts";
 import { nearest } from "./text.ts";
-import { own } from "./values.ts";
+import { ownValue } from "./values.ts";
 
 const manifest = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
   name: string;
@@ -82,7 +82,7 @@ function register(data: Hooks): void {
   if (registerHooks) {
     registerHooks({
       resolve(specifier, context, next) {
-        const resolved = next(own(data.renamed, specifier) ?? specifier, context);
+        const resolved = next(ownValue(data.renamed, specifier) ?? specifier, context);
         return resolved.url === data.module ? { ...resolved, format: "module" } : resolved;
       },
     });
@@ -125,7 +125,7 @@ async function explain(error: unknown, file: string): Promise<unknown> {
     return new UserError(`${file}: ${error.message}`, { hint, cause: error });
   }
   const notExported = /^The requested module '([^']+)' does not provide an export named '([^']+)'/.exec(error.message);
-  const ours = own(renamed, notExported?.[1] ?? "");
+  const ours = ownValue(renamed, notExported?.[1] ?? "");
   const known = ours === undefined ? [] : Object.keys(await import(ours));
   const [near] = nearest(notExported?.[2] ?? "", known, 1);
   // Of a CommonJS file that awaits at its top level, or requires an ES module that the script is importing (Node 20, Node 22).

@@ -8,7 +8,7 @@ import { toy } from "../trainer/toy-experiment.fixture.ts";
 import { resolveWorkflow } from "../trainer/workflow.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { UserError } from "./errors.ts";
-import { mean, own, percentile, spread, standardDeviation } from "./values.ts";
+import { mean, ownValue, percentile, spread, standardDeviation } from "./values.ts";
 
 test("means, deviations, percentiles, spreads", () => {
   expect(mean([1, 2, 6])).toBe(3);
@@ -27,7 +27,7 @@ test("means, deviations, percentiles, spreads", () => {
 const words = ["toString", "constructor", "__proto__", "hasOwnProperty", "valueOf"];
 
 test.each(words)("%s is an ordinary name, not a property of Object.prototype", async (word) => {
-  expect(own<unknown>({}, word)).toBeUndefined();
+  expect(ownValue<unknown>({}, word)).toBeUndefined();
   expect(toFailure(new Error("no"), word).boundary).toBe("workflow");
   const experiment = Object.defineProperty({ ...toy() }, word, { value: () => {}, enumerable: true });
   expect(() => checkExperiment(experiment)).toThrow(UserError);
@@ -41,7 +41,7 @@ test.each(words)("%s is an ordinary name, not a property of Object.prototype", a
     ...{ id: "t:0", taskId: "t", rollout: 0, trajectories: [], termination: "env_done", correct: null },
     ...{ metrics: Object.fromEntries([[word, 2]]), retries: 0, seconds: 0 },
   };
-  expect(own(episodeMetrics([episode, episode]), `batch/${word}`)).toBe(2);
+  expect(ownValue(episodeMetrics([episode, episode]), `batch/${word}`)).toBe(2);
   using _errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
   expect(await runCommandLine([word])).toBe(2);
   expect(await runCommandLine(["config", word])).toBe(2);

@@ -43,7 +43,7 @@ export const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
 /** The value of a record's own key. Names from outside, such as `constructor`, must not reach the prototype. */
-export function own<Value>(record: Readonly<Record<string, Value>> | undefined, key: string): Value | undefined {
+export function ownValue<Value>(record: Readonly<Record<string, Value>> | undefined, key: string): Value | undefined {
   return record !== undefined && Object.hasOwn(record, key) ? record[key] : undefined;
 }
 
@@ -103,7 +103,7 @@ export type MetricSums = Record<string, { sum: number; count: number }>;
 export function addMetrics(parts: readonly MetricSums[]): MetricSums {
   const total: MetricSums = {};
   for (const [name, { sum, count }] of parts.flatMap((part) => Object.entries(part))) {
-    const earlier = own(total, name) ?? { sum: 0, count: 0 };
+    const earlier = ownValue(total, name) ?? { sum: 0, count: 0 };
     total[name] = { sum: earlier.sum + sum, count: earlier.count + count };
   }
   return total;

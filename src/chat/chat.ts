@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../base/errors.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "./messages.ts";
 import { type Renderer, renderers } from "./renderers.ts";
 import { either, type ReplyFormat, type SplitReply, type ThinkingMarks, type WrittenCalls } from "./reply-format.ts";
@@ -375,7 +375,7 @@ const defaultEffort = "medium";
 const writes = ({ plain, tools = "" }: TemplateSources, name: string) => plain.includes(name) || tools.includes(name);
 
 function findRenderer(name: string, { idOf }: Tokenizer, directory: string): Renderer {
-  const renderer = own<Renderer>(renderers, name);
+  const renderer = ownValue<Renderer>(renderers, name);
   if (renderer === undefined) {
     throw new UserError(`the renderer ${JSON.stringify(name)} does not exist`, {
       hint: `the renderers are ${Object.keys(renderers).join(", ")}; a file with defineRenderer ends in .ts or .js`,

@@ -63,7 +63,7 @@ export interface Vision {
 }
 
 /** Why a model does not see images, as a clause: "the model x reads only text". */
-export type Blind = string;
+export type NoVision = string;
 
 export interface PreparedMessages {
   /** With normalized contents and stored images. */
@@ -78,7 +78,7 @@ export interface PreparedMessages {
  */
 export async function prepareImages(
   messages: readonly ChatMessage[],
-  vision: Vision | Blind,
+  vision: Vision | NoVision,
   signal?: AbortSignal,
 ): Promise<PreparedMessages> {
   if (messages.every(({ content }) => !Array.isArray(content))) {
@@ -105,7 +105,7 @@ export async function prepareImages(
  * Checks what `prepareImages` checks, without reading images: files must exist, and addresses are not fetched.
  * @throws UserError naming the message
  */
-export async function checkImages(messages: readonly ChatMessage[], vision: Vision | Blind): Promise<void> {
+export async function checkImages(messages: readonly ChatMessage[], vision: Vision | NoVision): Promise<void> {
   requireImages(messages, vision);
   const where = whereIn(messages);
   for (const [index, message] of messages.entries()) {
@@ -116,7 +116,7 @@ export async function checkImages(messages: readonly ChatMessage[], vision: Visi
 const whereIn = (messages: readonly ChatMessage[]) => (index: number) =>
   `message ${index + 1} (${messages[index]!.role})`;
 
-function requireImages(messages: readonly ChatMessage[], vision: Vision | Blind): void {
+function requireImages(messages: readonly ChatMessage[], vision: Vision | NoVision): void {
   const where = whereIn(messages);
   for (const [index, { content }] of messages.entries()) {
     if (Array.isArray(content)) requireParts(content, where(index));
@@ -144,7 +144,7 @@ function requireFew(messages: readonly ChatMessage[]): void {
 async function storeImages(
   message: ChatMessage,
   where: string,
-  vision: Vision | Blind,
+  vision: Vision | NoVision,
   signal: AbortSignal | undefined,
 ): Promise<ChatMessage> {
   const { content } = message;
@@ -212,7 +212,7 @@ export interface RenderedPrompt {
 /** A conversation as the tokens and images that the model reads. @throws as `prepareImages` and `Chat.renderLater` do */
 export async function renderWithImages(
   chat: Pick<Chat, "renderLater">,
-  vision: Vision | Blind,
+  vision: Vision | NoVision,
   given: readonly ChatMessage[],
   options: RenderOptions & LaterOptions = {},
 ): Promise<RenderedPrompt> {

@@ -1,6 +1,6 @@
 /** Suggestions for mistyped keys and values, and for the names of settings in other systems. */
 import { nameDistance, nearest } from "../base/text.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import { elementToNode, isMistake, isSweep, type Override } from "./hydra/overrides.ts";
 import { flagTable } from "./lightrft/flags.ts";
 import { type Backend, backends } from "./schema/about.ts";
@@ -202,7 +202,7 @@ function renamedFlags(): Record<string, string> {
 
 /** Names of a system and what they are here, in the order of the table. */
 export const namesOf = (system: string): readonly (readonly [theirs: string, ours: string])[] =>
-  Object.entries(own(systems, system) ?? {});
+  Object.entries(ownValue(systems, system) ?? {});
 
 /** The names of all systems, for tests. */
 export const fieldNames = Object.keys(systems).flatMap((system) => namesOf(system));
@@ -215,7 +215,7 @@ function fieldName(path: string): string | undefined {
   if (configSections.has(section)) return undefined;
   const leaf = leafOf(path);
   for (const [system, names] of Object.entries(systems)) {
-    const ours = own(names, path) ?? own(names, leaf);
+    const ours = ownValue(names, path) ?? ownValue(names, leaf);
     if (ours !== undefined) return `it is the name in ${system} for ${ours}`;
   }
   return undefined;
@@ -333,8 +333,8 @@ export function keyValue(known: KeyDescription, node: Node): unknown {
   const given = plain(node);
   if (node.kind !== "value" || given === null) return given;
   const text = node.text ?? (typeof given === "number" ? String(given) : undefined);
-  if (typeof given === "string" && own(known.about.aliases, given) !== undefined)
-    return own(known.about.aliases, given);
+  if (typeof given === "string" && ownValue(known.about.aliases, given) !== undefined)
+    return ownValue(known.about.aliases, given);
   return text !== undefined && (known.acceptsText || known.options.includes(text)) ? text : given;
 }
 

@@ -15,7 +15,7 @@ const readOtherwise: Readonly<Record<string, { file: string; word: string }>> = 
   ...Object.fromEntries(
     [...configKeys.keys()]
       .filter((key) => key.startsWith("rllm.algorithm.policy_loss."))
-      .map((key) => [key, { file: "trainer/recipe.ts", word: "...algorithm.policy_loss" }]),
+      .map((key) => [key, { file: "trainer/options.ts", word: "...algorithm.policy_loss" }]),
   ),
   ...Object.fromEntries(
     [...configKeys.keys()]

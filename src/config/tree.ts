@@ -3,7 +3,7 @@ import { existsSync, readdirSync } from "node:fs";
 import { dirname, join, sep } from "node:path";
 import { fileURLToPath } from "node:url";
 import { printable } from "../base/text.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 
 export type Node = MapNode | ListNode | ValueNode;
 
@@ -268,7 +268,9 @@ export function valueAt(tree: object, key: string): unknown {
     .split(".")
     .reduce<unknown>(
       (section, name) =>
-        typeof section === "object" && section !== null ? own(section as Record<string, unknown>, name) : undefined,
+        typeof section === "object" && section !== null
+          ? ownValue(section as Record<string, unknown>, name)
+          : undefined,
       tree,
     );
 }

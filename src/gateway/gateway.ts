@@ -4,7 +4,7 @@ import { createServer } from "node:http";
 import { SessionEnded } from "../agents/types.ts";
 import { UserError } from "../base/errors.ts";
 import { listen } from "../base/http.ts";
-import type { Blind, Vision } from "../chat/images.ts";
+import type { NoVision, Vision } from "../chat/images.ts";
 import type { Chat } from "../chat/types.ts";
 import { anthropicCountTokens, anthropicMessages } from "./anthropic.ts";
 import {
@@ -101,7 +101,7 @@ function numberOf(query: URLSearchParams, name: string): number | undefined {
 
 interface Answering {
   chat: Chat;
-  vision: Vision | Blind;
+  vision: Vision | NoVision;
   /** The name in the list of models; calls may use any other. */
   model: string;
   sessions: Sessions;
@@ -264,7 +264,7 @@ function rightBase({ endpoint, source }: Address): string {
 export interface GatewayOptions {
   chat: Chat;
   /** How the model sees images; default: it reads only text. */
-  vision?: Vision | Blind;
+  vision?: Vision | NoVision;
   /** The name in the list of models; calls may use any other. */
   model: string;
   /** Default 127.0.0.1. */

@@ -4,7 +4,7 @@ import { type AddressInfo, createServer } from "node:net";
 import { basename } from "node:path";
 import { createClosers } from "../base/closers.ts";
 import { UserError } from "../base/errors.ts";
-import type { Blind, Vision } from "../chat/images.ts";
+import type { NoVision, Vision } from "../chat/images.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
 import { maskedSecret } from "../config/secrets.ts";
@@ -26,7 +26,7 @@ export interface OpenRunGatewayOptions {
   config: Config;
   folder: RunFolder | undefined;
   chat: Chat;
-  vision: Vision | Blind;
+  vision: Vision | NoVision;
   /** The name that the model is listed by. */
   model: string;
   warn: (text: string) => void;

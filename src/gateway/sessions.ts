@@ -6,7 +6,7 @@
 import type { GatewayAddress } from "../agents/types.ts";
 import { ownDistribution } from "../backends/engine-parts.ts";
 import { deriveSeed } from "../base/values.ts";
-import type { Blind, Vision } from "../chat/images.ts";
+import type { NoVision, Vision } from "../chat/images.ts";
 import { type ChatMessage, type ToolDefinition, textOf } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 import { labelOf } from "../rollout/outcome.ts";
@@ -337,7 +337,7 @@ export interface PolicySessionsOptions {
   sampler: SampleSource;
   chat: Chat;
   /** How the model sees images; default: it reads only text. */
-  vision?: Vision | Blind;
+  vision?: Vision | NoVision;
   limits: SamplingLimits;
   defaults?: Partial<SamplingDefaults>;
   /** Calls without a seed get one derived from this seed, their session and their position in it. */

@@ -1,7 +1,7 @@
 /** What the parts of the gateway share: a session, a call, what is recorded of it, and the gateway as rollouts see it. */
 
 import type Database from "libsql";
-import type { Blind, Vision } from "../chat/images.ts";
+import type { NoVision, Vision } from "../chat/images.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 import type { GenerateParams, GenerateRequest, RolloutSession } from "../rollout/types.ts";
@@ -150,7 +150,7 @@ export interface CallContext {
   /** `"chat.completions"`, `"messages"`, ... */
   api: string;
   chat: Chat;
-  vision: Vision | Blind;
+  vision: Vision | NoVision;
   notices: Notices;
   userAgent: string;
   /** Aborted when the client disconnects. */

@@ -3,7 +3,7 @@ import { inspect } from "node:util";
 import { BadOutcome, ModelCallError, type Outcome } from "../agents/types.ts";
 import { HoneError, RunError, UserError } from "../base/errors.ts";
 import { maskUrls } from "../base/text.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import type { Task } from "../data/dataset.ts";
 import {
   type Episode,
@@ -36,8 +36,8 @@ export interface RecordedCall {
 export function toTrajectories(calls: readonly RecordedCall[], { groupBy, nameBy }: TrajectoryGrouping): Trajectory[] {
   const trajectories = new Map<unknown, Trajectory>();
   for (const { role, instance, metadata, step } of calls) {
-    const key = groupBy === null ? labelOf({ name: role, instance }) : (keyOf(own(metadata, groupBy)) ?? step);
-    const name = nameBy === null ? role : (keyOf(own(metadata, nameBy)) ?? role);
+    const key = groupBy === null ? labelOf({ name: role, instance }) : (keyOf(ownValue(metadata, groupBy)) ?? step);
+    const name = nameBy === null ? role : (keyOf(ownValue(metadata, nameBy)) ?? role);
     const numbered = groupBy === null && instance !== undefined ? { instance } : {};
     const trajectory = trajectories.get(key) ?? { name, ...numbered, steps: [], reward: null };
     trajectories.set(key, trajectory);
@@ -76,11 +76,11 @@ export function toEpisode(
   const trajectories = recorded.length > 0 || !outcome ? recorded : [{ name: defaultRole, steps: [], reward: null }];
   for (const trajectory of trajectories) {
     const label = labelOf(trajectory);
-    const ofRole = [label, trajectory.name].map((name) => own(outcome?.rewards, name));
+    const ofRole = [label, trajectory.name].map((name) => ownValue(outcome?.rewards, name));
     const reward = ofRole.find((each) => each !== undefined);
     trajectory.reward = reward === undefined ? (outcome?.reward ?? null) : reward;
-    const rewards = own(outcome?.stepRewards, label);
-    const advantages = own(outcome?.advantages, label);
+    const rewards = ownValue(outcome?.stepRewards, label);
+    const advantages = ownValue(outcome?.advantages, label);
     for (const [index, step] of trajectory.steps.entries()) {
       step.reward = rewards?.[index] ?? null;
       const advantage = advantages?.[index];
@@ -306,7 +306,7 @@ const boundaries: Record<string, FailureBoundary> = {
  * @param fault what is wrong with the model's last reply, if anything
  */
 export function toFailure(error: unknown, stage: string, fault?: string): Failure {
-  const boundary = error instanceof ModelCallError ? "engine" : (own(boundaries, stage) ?? "workflow");
+  const boundary = error instanceof ModelCallError ? "engine" : (ownValue(boundaries, stage) ?? "workflow");
   const kind = failureKind(error, boundary, fault);
   const failure: Failure = { kind, boundary, message: maskUrls(describe(error, stage)) };
   if (kind === "model" && fault !== undefined) failure.message += `${aboutReply}${fault}`;

@@ -5,7 +5,7 @@ import { abortedByEither } from "../base/concurrency.ts";
 import { HoneError, messageOf } from "../base/errors.ts";
 import { deriveSeed } from "../base/values.ts";
 import { type Conversation, openConversation, type Turn } from "../chat/conversation.ts";
-import { type Blind, prepareImages, type Vision } from "../chat/images.ts";
+import { type NoVision, prepareImages, type Vision } from "../chat/images.ts";
 import { type ChatMessage, type ParsedReply, toMessage } from "../chat/messages.ts";
 import { TextTooLong } from "../chat/tokenizer.ts";
 import type { Chat } from "../chat/types.ts";
@@ -36,7 +36,7 @@ interface BegunTurn extends Turn {
 interface BeginTurnOptions {
   chat: Chat;
   limits: SamplingLimits;
-  vision: Vision | Blind;
+  vision: Vision | NoVision;
   conversation: Conversation;
   /** Whether tokens continue those of an earlier call. */
   continuesCall: (tokens: Int32Array) => boolean;
@@ -523,7 +523,7 @@ function answered(
 export function visionOf(
   { images, imagesReason, model }: Pick<Engine, "images" | "imagesReason" | "model">,
   fetching?: Fetching,
-): Vision | Blind {
+): Vision | NoVision {
   if (images === undefined) return imagesReason ?? `${model.name} reads only text`;
   const { placeholder, tokensOf, store } = images;
   return { placeholder, tokensOf, loader: imageLoader(store, fetching) };

@@ -2,7 +2,7 @@
 import type { CallParams, ModelCallError, ModelClient, RolloutEnded } from "../agents/types.ts";
 import type { Sample } from "../backends/engine.ts";
 import type { HoneError } from "../base/errors.ts";
-import type { Blind, Vision } from "../chat/images.ts";
+import type { NoVision, Vision } from "../chat/images.ts";
 import type { ChatMessage, ParsedReply } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Trajectory } from "../trajectories/types.ts";
@@ -76,7 +76,7 @@ export interface SamplingClientOptions {
   sampler: SampleSource;
   chat: Chat;
   /** How the model sees images; default: it reads only text. */
-  vision?: Vision | Blind;
+  vision?: Vision | NoVision;
   defaults: SamplingDefaults;
   limits: SamplingLimits;
   seedFor: (call: CallIdentity) => number;

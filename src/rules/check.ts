@@ -5,7 +5,7 @@ import type { Capabilities } from "../backends/engine.ts";
 import type { Outcome, Rule, ScriptFacts, Situation } from "../backends/rule.ts";
 import { UserError } from "../base/errors.ts";
 import { maskedLogin } from "../base/text.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import { didYouMean, showValue } from "../config/check.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { type Backend, backends } from "../config/schema/about.ts";
@@ -392,7 +392,7 @@ function explainKey(composed: ComposedConfig, key: string, facts: Facts): Explai
   }
   const { config } = composed;
   const unused = reasonUnused(composed, key);
-  const schema = own(verlTypes, key);
+  const schema = ownValue(verlTypes, key);
   const native = schema && describeKey(key, schema);
   return {
     ...found,

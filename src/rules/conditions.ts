@@ -24,7 +24,7 @@ import {
   under,
   withOlderNames,
 } from "../backends/rule.ts";
-import { alternates, isOnGpu, startsServer } from "../backends/servers/own-server.ts";
+import { alternates, isOnGpu, startsServer } from "../backends/servers/started-server.ts";
 import { actsOnAdvantages, comparesLikely, divergenceIn, learnsFromRewards, teachersIn } from "../backends/teachers.ts";
 import type { Config } from "../config/schema.ts";
 import { isPerStep } from "./contradictions.ts";

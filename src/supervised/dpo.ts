@@ -6,7 +6,7 @@ import { RunError, UserError } from "../base/errors.ts";
 import { addMetrics, averageMetrics, isObject } from "../base/values.ts";
 import { batches, type Dataset, type Task, takeTasks } from "../data/dataset.ts";
 import type { Experiment } from "../trainer/experiment.ts";
-import type { Source, SourceKind, StepInput } from "../trainer/source.ts";
+import type { StepInput, StepSource, StepSourceKind } from "../trainer/step-source.ts";
 import { selectSequences } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
 import { type SourceOptions, sourceExperiment, takeSteps } from "./experiment.ts";
@@ -109,7 +109,7 @@ function readConversations(row: Row, at: string, [context, better, worse]: [stri
 export const dpo = <Row>(options: SourceOptions<Row>): Experiment<Row> =>
   sourceExperiment(options, pairs(options.validation), 1e-5);
 
-const pairs = (validation: Dataset<unknown> | undefined): SourceKind => ({
+const pairs = (validation: Dataset<unknown> | undefined): StepSourceKind => ({
   name: "pairs",
   needsReference: true,
   async open(parts, config) {
@@ -145,15 +145,15 @@ const pairs = (validation: Dataset<unknown> | undefined): SourceKind => ({
       const input = toStepInput(await Promise.all(tasks.map(give)), epoch, limit.most);
       return { ...input, batch: await withReference(reference, input.batch) };
     };
-    const source: Source = {
+    const source: StepSource = {
       phase: "rows",
       samples: false,
       async next(step) {
-        const { tasks, epoch } = takeTasks(parts.tasks, parts.recipe.tasks, step);
+        const { tasks, epoch } = takeTasks(parts.tasks, parts.options.tasks, step);
         return inputOf(tasks, epoch);
       },
       update: ({ batch }, context) =>
-        takeSteps(learner, batch, (part) => preferenceLoss(part, options), parts.recipe.update, context),
+        takeSteps(learner, batch, (part) => preferenceLoss(part, options), parts.options.update, context),
     };
     if (validation) {
       const atOnce = config.data.val_batch_size;

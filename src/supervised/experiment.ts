@@ -6,7 +6,7 @@ import type { ConfigInput } from "../config/schema.ts";
 import type { Dataset } from "../data/dataset.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import { adamAt, allAtOnce, noSteps, policyStepMetrics, takeStep } from "../trainer/optimizer-steps.ts";
-import type { SourceKind } from "../trainer/source.ts";
+import type { StepSourceKind } from "../trainer/step-source.ts";
 import { recordTokens } from "../trainer/token-record.ts";
 import type { Update, UpdateContext, UpdateOptions } from "../trainer/update.ts";
 import { splitBatch } from "../trajectories/batch.ts";
@@ -26,7 +26,7 @@ export interface SourceOptions<Row = unknown> {
 
 export function sourceExperiment<Row>(
   { data, validation, experiment, config = {} }: SourceOptions<Row>,
-  source: SourceKind,
+  source: StepSourceKind,
   learningRate: number,
 ): Experiment<Row> {
   const own: ConfigInput = {
@@ -62,23 +62,23 @@ function merged(under: unknown, over: unknown): unknown {
 
 // Turns the input of a step into optimizer steps of one loss: the update of rows and pairs, which have no rewards and no old policy.
 
-/** @param minibatches optimizer steps of a pass; `groups` stay whole, so there are at most as many as groups */
+/** @param minibatches optimizer steps of an epoch; `groups` stay whole, so there are at most as many as groups */
 export async function takeSteps(
   learner: Learner,
   batch: TrainingBatch,
   lossOf: (part: TrainingBatch) => Loss,
-  { passes, minibatches, seed, adam }: Pick<UpdateOptions, "passes" | "minibatches" | "seed" | "adam">,
+  { epochs, minibatches, seed, adam }: Pick<UpdateOptions, "epochs" | "minibatches" | "seed" | "adam">,
   { step, onProgress }: UpdateContext,
 ): Promise<Update> {
   const tokens = recordTokens(batch);
   const params = adamAt(adam, step);
   const parts = Math.min(minibatches, new Set(batch.groups).size);
-  const total = batch.sequences.length * passes;
+  const total = batch.sequences.length * epochs;
   const steps = noSteps();
   let failure: string | undefined;
   let done = 0;
-  for (let pass = 0; pass < passes; pass++) {
-    for (const part of splitBatch(batch, parts, deriveSeed(seed, "minibatches", step, pass))) {
+  for (let epoch = 0; epoch < epochs; epoch++) {
+    for (const part of splitBatch(batch, parts, deriveSeed(seed, "minibatches", step, epoch))) {
       const dropped = await takeStep(steps, learner, part, lossOf(part), allAtOnce, params);
       if (dropped === undefined) tokens.outputs(part, steps.results.at(-1)!.outputs);
       failure = dropped ?? failure;

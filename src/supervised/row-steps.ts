@@ -3,13 +3,13 @@ import { setImmediate } from "node:timers/promises";
 import { HoneError, RunError, UserError } from "../base/errors.ts";
 import { concatenate } from "../base/values.ts";
 import { openConversation } from "../chat/conversation.ts";
-import { type Blind, checkImages, prepareImages, type Vision } from "../chat/images.ts";
+import { checkImages, type NoVision, prepareImages, type Vision } from "../chat/images.ts";
 import { type ChatMessage, type ToolDefinition, textOf } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 import type { trainedParts } from "../config/schema/training.ts";
 import type { Config } from "../config/schema.ts";
 import type { Dataset, Task } from "../data/dataset.ts";
-import type { StepInput } from "../trainer/source.ts";
+import type { StepInput } from "../trainer/step-source.ts";
 import { type MemberAdvantage, toBatch } from "../trajectories/batch.ts";
 import type { Episode, Step, Trajectory, TrajectoryGroup } from "../trajectories/types.ts";
 import { type Example, type LengthLimit, limitLength, type RowMessage } from "./rows.ts";
@@ -18,7 +18,7 @@ export type TrainOn = (typeof trainedParts)[number];
 
 export interface Renderer {
   chat: Chat;
-  vision: Vision | Blind;
+  vision: Vision | NoVision;
 }
 
 /**
@@ -399,7 +399,7 @@ export function toStepInput(rows: readonly GivenRow[], epoch: number, most: numb
     }
   }
   const weights = groups.map((): MemberAdvantage[] => [1]);
-  const { batch, sources, metrics } = toBatch(groups, weights, { maxLength: most });
+  const { batch, origins, metrics } = toBatch(groups, weights, { maxLength: most });
   const sum = (count: (row: GivenRow) => number) => rows.reduce((total, row) => total + count(row), 0);
   return {
     gathered: {
@@ -414,7 +414,7 @@ export function toStepInput(rows: readonly GivenRow[], epoch: number, most: numb
     credit: { groups, advantages: weights, moments: undefined, metrics: {} },
     // All sequences of a row have one number.
     batch: { ...batch, groups: batch.groups.map((group) => rowOf[group]!) },
-    sources,
+    origins,
     metrics,
   };
 }

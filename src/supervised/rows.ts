@@ -1,6 +1,6 @@
 /** Reads the formats of rows: OpenAI's and TRL's, ShareGPT's, Alpaca's, text and token ids. */
 import { UserError } from "../base/errors.ts";
-import { isObject, own } from "../base/values.ts";
+import { isObject, ownValue } from "../base/values.ts";
 import type { ChatMessage, Content, ImagePart, TextPart, ToolCall, ToolDefinition } from "../chat/messages.ts";
 import type { ImageSource } from "../images/images.ts";
 import { continues } from "../trajectories/batch.ts";
@@ -127,7 +127,7 @@ function readShareGpt(row: Row, at: string): RowMessage[] {
     if (!isObject(turn)) throw new UserError(`${where} is not an object`);
     // Some data sets write OpenAI's keys here.
     const { from = turn.role, value = turn.content, ...others } = turn;
-    const role = own(shareGptRoles, String(from));
+    const role = ownValue(shareGptRoles, String(from));
     if (role === undefined) {
       throw new UserError(
         `${where}.from is ${JSON.stringify(from)}; it must be ${Object.keys(shareGptRoles).join(", ")}`,

@@ -6,7 +6,7 @@ import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../base/errors.ts";
 import { withInside } from "../base/files.ts";
 import { nearest } from "../base/text.ts";
-import { deriveSeed, mean, own, uniforms } from "../base/values.ts";
+import { deriveSeed, mean, ownValue, uniforms } from "../base/values.ts";
 import { type ChatMessage, toMessage } from "../chat/messages.ts";
 import { conversationRows, conversationsOf } from "../gateway/traces/read.ts";
 import type { TraceFilter, TraceStore } from "../gateway/types.ts";
@@ -86,7 +86,7 @@ function compile(filter: Filter): (task: TaskOutcomes) => boolean {
 }
 
 function fieldOf({ text }: Token): (task: TaskOutcomes) => number {
-  const known = own(fields, text);
+  const known = ownValue(fields, text);
   if (known !== undefined) return known;
   const count = Number(/^pass@(\d+)$/.exec(text)?.[1]);
   if (count >= 1) return (task) => passAt(count, task);

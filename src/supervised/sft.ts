@@ -3,7 +3,7 @@ import { type LikelihoodOptions, likelihoodLoss } from "../algorithms/supervised
 import type { Chat } from "../chat/types.ts";
 import { batches, type Dataset, type Task, takeTasks } from "../data/dataset.ts";
 import type { Experiment } from "../trainer/experiment.ts";
-import type { Source, SourceKind, SourceParts, StepInput } from "../trainer/source.ts";
+import type { StepInput, StepSource, StepSourceKind, StepSourceParts } from "../trainer/step-source.ts";
 import { trainedTokens } from "../trajectories/batch.ts";
 import type { Sequence } from "../trajectories/types.ts";
 import { type SourceOptions, sourceExperiment, takeSteps } from "./experiment.ts";
@@ -74,7 +74,7 @@ function runsOf({ tokens, trained }: Sequence, isText: (token: number) => boolea
 export const sft = <Row>(options: SourceOptions<Row>): Experiment<Row> =>
   sourceExperiment(options, rows(options.validation), 1e-4);
 
-const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
+const rows = (validation: Dataset<unknown> | undefined): StepSourceKind => ({
   name: "rows",
   needsReference: false,
   async open(parts, config) {
@@ -94,7 +94,7 @@ const rows = (validation: Dataset<unknown> | undefined): SourceKind => ({
     };
     for (const dataset of [parts.tasks, validation])
       if (dataset) await checkRows(dataset, limit, check, give, parts.warn);
-    const source: Source = {
+    const source: StepSource = {
       phase: "rows",
       samples: false,
       next: async (step) => nextLesson(parts, give, step, limit.most),
@@ -116,27 +116,27 @@ function strangeness(example: Example): string | undefined {
 }
 
 async function nextLesson(
-  { tasks, recipe }: SourceParts,
+  { tasks, options }: StepSourceParts,
   give: (task: Task) => Promise<GivenRow>,
   step: number,
   most: number,
 ) {
-  const drawn = takeTasks(tasks, recipe.tasks, step);
+  const drawn = takeTasks(tasks, options.tasks, step);
   return toStepInput(await Promise.all(drawn.tasks.map(give)), drawn.epoch, most);
 }
 
 async function learnRows(
-  { models, recipe }: SourceParts,
+  { models, options: settings }: StepSourceParts,
   { batch }: StepInput,
   meter: TextMeter,
   options: LikelihoodOptions,
-  context: Parameters<Source["update"]>[1],
+  context: Parameters<StepSource["update"]>[1],
 ) {
   const update = await takeSteps(
     models.learner,
     batch,
     (part) => likelihoodLoss(part, { ...options, isText: meter.isText }),
-    recipe.update,
+    settings.update,
     context,
   );
   const { "sft/text_nll": nats, ...metrics } = update.metrics;
@@ -149,7 +149,7 @@ async function learnRows(
 
 /** `val/loss` is the mean over all trained tokens, regardless of `sft.reduction`. */
 async function measureRows(
-  { models }: SourceParts,
+  { models }: StepSourceParts,
   dataset: Dataset<unknown>,
   meter: TextMeter,
   give: (task: Task) => Promise<GivenRow>,

@@ -6,7 +6,7 @@ import { z } from "zod";
 import { makeFolder, writeWhole } from "../base/files.ts";
 import { sortedJson } from "../base/values.ts";
 import { type Episode, type Step, type Trajectory, trials } from "../trajectories/types.ts";
-import { isShallow, jsonNumber, name, numbersOf, parseLine, readNumber, type StepTraining } from "./json-lines.ts";
+import { isShallow, jsonNumber, name, numbersOf, parseLine, readNumber, type TokenValues } from "./json-lines.ts";
 
 /**
  * `advantage`: one of the trajectory, or for each step one, or one per token. `training`: what the update computed for the
@@ -14,7 +14,7 @@ import { isShallow, jsonNumber, name, numbersOf, parseLine, readNumber, type Ste
  */
 export type StoredTrajectory = Trajectory & {
   advantage?: number | readonly (number | readonly number[])[];
-  training?: readonly (StepTraining | null)[] | null;
+  training?: readonly (TokenValues | null)[] | null;
 };
 export type StoredEpisode = Omit<Episode, "trajectories"> & { trajectories: StoredTrajectory[] };
 

@@ -1,7 +1,7 @@
 /** The fields of the filter language, and their columns in the index. */
 import { UserError } from "../base/errors.ts";
 import { nearest } from "../base/text.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import { failureKinds, terminationReasons } from "../trajectories/types.ts";
 
 export interface Field {
@@ -216,7 +216,7 @@ export function filterCondition(text: string): Condition {
     if (filter.kind === "not") return `NOT ${toSql(filter.part)}`;
     if (filter.kind !== "comparison") return `(${filter.parts.map(toSql).join(` ${filter.kind.toUpperCase()} `)})`;
     const { field: name, operator, value } = filter;
-    const field = own<Field>(fields, name.text.toLowerCase());
+    const field = ownValue<Field>(fields, name.text.toLowerCase());
     if (field === undefined) {
       const [near] = nearest(name.text, Object.keys(fields), 1);
       const hint = near === undefined ? `the fields are ${Object.keys(fields).join(", ")}` : `did you mean "${near}"?`;
@@ -266,7 +266,7 @@ function operand(
   if (type === "text") return text;
   if (type === "boolean") {
     if (operator !== "=" && operator !== "!=") throw problem(`${name} can only be compared with = and !=`);
-    const found = own<number>({ true: 1, yes: 1, "1": 1, false: 0, no: 0, "0": 0 }, text.toLowerCase());
+    const found = ownValue<number>({ true: 1, yes: 1, "1": 1, false: 0, no: 0, "0": 0 }, text.toLowerCase());
     if (found === undefined) throw problem(`"${text}" is not true or false`);
     return found;
   }

@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { z } from "zod";
 import { messageOf } from "../base/errors.ts";
 import { type OpenFile, withInside } from "../base/files.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import type { RunEvent, Subscriber } from "./events.ts";
 import { isShallow, jsonNumber, linesFrom, maxLineBytes, name, parseLine, toJson } from "./json-lines.ts";
 
@@ -263,7 +263,7 @@ export const readJournalLine = (text: string): JournalLine => parseLine(lineSche
 
 /** The event of a line; undefined for an unknown kind. @throws Error with a clause about what is wrong */
 export function eventOf(line: JournalLine): JournalEvent | undefined {
-  const schema = own<z.ZodType>(kinds, line.kind);
+  const schema = ownValue<z.ZodType>(kinds, line.kind);
   if (schema === undefined) return undefined;
   return { ...(parseLine(schema, line) as object), kind: line.kind } as JournalEvent;
 }

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { z } from "zod";
 import { HoneError, readable, UserError } from "../base/errors.ts";
 import { formatBytes, type OpenFile, withInside } from "../base/files.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import { incrementalDecoder, openTokenizer } from "../chat/tokenizer.ts";
 import type { Trajectory } from "../trajectories/types.ts";
 
@@ -33,13 +33,13 @@ const notFinite: Readonly<Record<string, number>> = {
 
 /** A number of parsed JSON, written as a number or as a string. */
 export const readNumber = (value: unknown): number =>
-  (typeof value === "string" ? own(notFinite, value) : undefined) ?? Number(value);
+  (typeof value === "string" ? ownValue(notFinite, value) : undefined) ?? Number(value);
 
 /** The numbers of a parsed JSON object. Everything else is left out. */
 export function numbersOf(object: Readonly<Record<string, unknown>>): Record<string, number> {
   const numbers: Record<string, number> = {};
   for (const [name, value] of Object.entries(object)) {
-    const number = typeof value === "string" ? own(notFinite, value) : value;
+    const number = typeof value === "string" ? ownValue(notFinite, value) : value;
     if (typeof number === "number") numbers[name] = number;
   }
   return numbers;
@@ -168,7 +168,7 @@ export function readAt({ handle }: OpenFile, offset: number, length: number): st
 export type PackedValues = number | string;
 
 /** What an update computed for the tokens of a step, `[T]` each; absent: it did not. NaN: not for this token. */
-export interface StepTraining {
+export interface TokenValues {
   /** 1: trained on, 0: rejected. */
   mask: PackedValues;
   /** As the loss used them. */
@@ -190,7 +190,7 @@ export interface StepTraining {
 }
 
 /** By trajectory that was trained on: one for each of its steps. */
-export type StepTrainings = ReadonlyMap<Trajectory, readonly (StepTraining | null)[]>;
+export type TokenValuesByTrajectory = ReadonlyMap<Trajectory, readonly (TokenValues | null)[]>;
 
 /** Undefined if none is known. */
 export function packValues(values: Float32Array): PackedValues | undefined {

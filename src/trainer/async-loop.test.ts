@@ -100,7 +100,7 @@ function engineWith(change: (policy: Policy) => Partial<Sampler & Learner>, capa
 describe("asynchronous training", () => {
   it.each<[string, Config]>([
     ["one optimizer step a batch", {}],
-    ["several passes and minibatches", { training: { ppo_epochs: 2, num_minibatches: 2 } }],
+    ["several epochs and minibatches", { training: { ppo_epochs: 2, num_minibatches: 2 } }],
     ["fewer rollouts at once than a task has", { rllm: { workflow: { n_parallel_tasks: 3 } } }],
     ["greedy baselines", { rllm: { algorithm: { adv_estimator: "remax" } } }],
     ["the sampler's log-probabilities", { rllm: { algorithm: { rollout_correction: { bypass_mode: true } } } }],
@@ -112,7 +112,7 @@ describe("asynchronous training", () => {
     for (const line of steps(folder)) expect(line["async/staleness_max"]).toBe(0);
   });
 
-  it("accumulates over several passes the same gradient as one pass", async () => {
+  it("accumulates over several microbatches the same gradient as one", async () => {
     const { folder: whole } = await run(asynchronous({}));
     const sizes: number[] = [];
     const engine = engineWith((policy) => ({

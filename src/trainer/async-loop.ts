@@ -40,9 +40,9 @@ import {
 } from "./dispatch-window.ts";
 import { checkPrompts, watchOutage } from "./failures.ts";
 import { completeStep, type Run, runClock, warn } from "./loop.ts";
-import { sharesOfTasks } from "./optimizer-steps.ts";
+import { microbatchesOfTasks } from "./optimizer-steps.ts";
+import type { RunOptions } from "./options.ts";
 import type { AsyncOptions } from "./plan.ts";
-import type { Recipe } from "./recipe.ts";
 import { sampledTokens } from "./record.ts";
 import type { Attempts } from "./rollouts.ts";
 import { askTeachers } from "./teachers.ts";
@@ -80,17 +80,17 @@ type Ready = Omit<TaskResult, "episodes"> & { stored: StoredEpisodes };
 
 /** @param state of an earlier process */
 async function startDispatch(
-  { recipe, tasks, rollouts, models, folder, progress: { step }, signal: runSignal, emit }: Run,
-  options: AsyncOptions,
+  { options, tasks, rollouts, models, folder, progress: { step }, signal: runSignal, emit }: Run,
+  asynchronous: AsyncOptions,
   state: DispatchState,
 ): Promise<Dispatch> {
-  const { attempts, greedy } = recipe;
-  const { batch, offload } = options;
+  const { attempts, greedy } = options;
+  const { batch, offload } = asynchronous;
   const runName = folder?.path ?? "run";
   const episodeStore = await openEpisodeStore(offload.episodes, runName, "episodes");
   const groupStore = await openEpisodeStore(offload.groups, runName, "groups");
   const queue = createSampleQueue(models.sampler);
-  const places = new Semaphore(recipe.rollouts.atOnce);
+  const places = new Semaphore(options.rollouts.atOnce);
   const changed = new Notifier();
   const stop = new AbortController();
   const signal = AbortSignal.any([runSignal, stop.signal]);
@@ -100,7 +100,7 @@ async function startDispatch(
   });
   failed.catch(() => {}); // Nobody may be listening at that moment; `take` and `drained` check the signal.
 
-  let window = windows.openWindow(options.quota, (recipe.plan.totalSteps - step) * batch, state);
+  let window = windows.openWindow(asynchronous.quota, (options.plan.totalSteps - step) * batch, state);
   const ready = new Map<number, Ready>();
   const running = new Set<Promise<void>>();
   const progress = { step: step + 1, neededAtStart: window.needed, waiting: false, endedRollouts: 0, tokens: 0 };
@@ -125,7 +125,7 @@ async function startDispatch(
   }
 
   async function runTask(ticket: Ticket): Promise<Ready> {
-    const { draw, epoch, tasks: drawn } = takeTasks(tasks, recipe.tasks, Math.floor(ticket.number / batch) + 1);
+    const { draw, epoch, tasks: drawn } = takeTasks(tasks, options.tasks, Math.floor(ticket.number / batch) + 1);
     const position = ticket.number % batch;
     const task = drawn[position]!;
     // A task that comes up twice in a draw gets other rollout numbers the second time.
@@ -271,7 +271,7 @@ async function openEpisodeStore(directory: string | null, run: string, kind: str
  */
 async function takeBatch(
   dispatch: Dispatch,
-  { grouping, gathering }: Pick<Recipe, "grouping" | "gathering">,
+  { grouping, gathering }: Pick<RunOptions, "grouping" | "gathering">,
   { batch, maxLag }: AsyncOptions,
   version: number,
   warn: (text: string) => void,
@@ -338,40 +338,40 @@ function gatherInOrder(taken: readonly TaskResult[], grouping: GroupingOptions) 
 // The asynchronous training loop: the stages of loop.ts, while rollouts continue during updates.
 
 /** Trains until the plan is done or a stop is requested. */
-export async function runAsyncLoop(run: Run, options: AsyncOptions): Promise<void> {
+export async function runAsyncLoop(run: Run, asynchronous: AsyncOptions): Promise<void> {
   const { dispatch: saved, draws } = run.progress;
-  const dispatch = await startDispatch(run, options, saved ?? freshState(draws * options.batch));
+  const dispatch = await startDispatch(run, asynchronous, saved ?? freshState(draws * asynchronous.batch));
   try {
-    await trainOn(run, options, dispatch);
+    await trainOn(run, asynchronous, dispatch);
   } finally {
     await dispatch.close();
   }
 }
 
-async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Promise<void> {
-  const { recipe, models, progress } = run;
-  const { plan } = recipe;
+async function trainOn(run: Run, asynchronous: AsyncOptions, dispatch: Dispatch): Promise<void> {
+  const { options, models, progress } = run;
+  const { plan } = options;
   const outage = watchOutage(run.outages);
   const clock = runClock(run);
   let sinceSync = 0;
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
     const { version } = models.sampler;
-    const taken = await takeBatch(dispatch, recipe, options, version, (text) => warn(run, step, text));
+    const taken = await takeBatch(dispatch, options, asynchronous, version, (text) => warn(run, step, text));
     const { gathered } = taken;
     // After an outage these tasks are not repeated, because rollouts have continued meanwhile.
-    await outage.lasts({ mode: "train", step }, gathered.episodes);
+    await outage.retry({ mode: "train", step }, gathered.episodes);
     clock.lap("buffer_wait");
 
-    const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
-    const { batch, sources, metrics } = toBatch(credit.groups, credit.advantages, recipe.sequences);
-    const scores = models.teaching && (await askTeachers(models.teaching, batch, sources, credit.groups));
+    const credit = assignCredit(gathered.kept, options.credit, progress.rewardMoments);
+    const { batch, origins, metrics } = toBatch(credit.groups, credit.advantages, options.sequences);
+    const scores = models.teaching && (await askTeachers(models.teaching, batch, origins, credit.groups));
     const update = await dispatch.during(
-      updatePolicy(models, batch, recipe.update, {
+      updatePolicy(models, batch, options.update, {
         step,
         klWeight: progress.klWeight,
         scores,
-        shares: sharesOfTasks(credit.groups, options.atOnce),
+        microbatches: microbatchesOfTasks(credit.groups, asynchronous.atOnce),
         onProgress: (done, total) => run.emit({ type: "update-progress", step, done, total }),
       }),
     );
@@ -384,9 +384,9 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
     const ages = { "async/weight_version": version, "async/steps_since_sync": sinceSync };
     const counted = { ...taken.metrics, ...windowMetrics(dispatch.window), ...ages };
     // Validation, the checkpoint and later rollouts all use the weights of this step.
-    if (sinceSync === options.stepsPerSync || validates || saves) {
+    if (sinceSync === asynchronous.stepsPerSync || validates || saves) {
       dispatch.update(pause);
-      if (!options.partial || validates) await dispatch.drained();
+      if (!asynchronous.partial || validates) await dispatch.drained();
       await models.sampler.load(await models.learner.publish());
       run.emit({ type: "weights", step, version: models.sampler.version });
       dispatch.update(synced);
@@ -395,8 +395,8 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
     clock.lap("weight_sync");
 
     progress.dispatch = savedState(dispatch.window);
-    progress.draws = Math.ceil(progress.dispatch.next / options.batch);
-    const training = update.tokens.byStep(batch, sources);
+    progress.draws = Math.ceil(progress.dispatch.next / asynchronous.batch);
+    const training = update.tokens.byStep(batch, origins);
     await completeStep(run, { step, gathered, credit, update, training, clock, metrics: { ...metrics, ...counted } });
     if (validates) run.validation = await run.validate(step);
     clock.lap("validation");

@@ -5,7 +5,7 @@ import { type FileHandle, mkdir, open, readdir, rename, rm, stat, statfs } from 
 import { basename, dirname, join, relative, resolve, sep } from "node:path";
 import { HoneError, messageOf, RunError, UserError } from "../base/errors.ts";
 import { formatBytes, isOutOfSpace, isOwnerGone, outOfSpace, ownerMark, readInside } from "../base/files.ts";
-import { isObject, own } from "../base/values.ts";
+import { isObject, ownValue } from "../base/values.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import { numbersOf, toJson } from "../tracking/json-lines.ts";
 import type { Models, Progress, Validation } from "./state.ts";
@@ -419,7 +419,7 @@ export function openCheckpointSaver(parts: CheckpointParts, options: CheckpointO
   const metricsOf = (step: number, validation: Validation) => (validation.step === step ? validation.metrics : {});
   return {
     async isNewBest(step, validation) {
-      const score = own(metricsOf(step, validation), bestMetric);
+      const score = ownValue(metricsOf(step, validation), bestMetric);
       if (!keepBest || score === undefined) return false;
       const best = await bestCheckpoint(folder);
       return best?.score === undefined || score > best.score;
@@ -428,7 +428,7 @@ export function openCheckpointSaver(parts: CheckpointParts, options: CheckpointO
       const { step } = progress;
       const { learner, critic } = models;
       const metrics = metricsOf(step, validation);
-      const score = own(metrics, bestMetric);
+      const score = ownValue(metrics, bestMetric);
       const files: Record<string, (directory: string) => Promise<void>> = {
         policy: (directory) => learner.saveState(directory),
       };

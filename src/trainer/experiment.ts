@@ -8,14 +8,14 @@ import type { ScriptFacts } from "../backends/rule.ts";
 import { UserError } from "../base/errors.ts";
 import { launchKey } from "../base/import-module.ts";
 import { nearest } from "../base/text.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import type { Chat } from "../chat/types.ts";
 import type { ComposedConfig, ConfigSources } from "../config/compose.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import type { ConfigWarning } from "../config/tree.ts";
 import type { Dataset } from "../data/dataset.ts";
 import type { NamedParts } from "./named.ts";
-import type { SourceKind } from "./source.ts";
+import type { StepSourceKind } from "./step-source.ts";
 import type { TeacherPrompt } from "./teachers.ts";
 
 /** What is trained: tasks, a workflow that attempts and grades them, and settings. */
@@ -27,7 +27,7 @@ export interface Experiment<Row> extends NamedParts<Row> {
   /** One attempt at one task. Default: what `rllm.agent`, `rllm.env` and `rllm.workflow` name. */
   workflow?: Workflow<Row>;
   /** What the run learns from instead of rollouts; `sft` and `dpo` make such experiments. */
-  source?: SourceKind;
+  source?: StepSourceKind;
   /** Your own advantage estimators, by the names that `rllm.algorithm.adv_estimator` can then have. */
   estimators?: Readonly<Record<string, AdvantageEstimator>>;
   /** Your own policy losses, by the names that `rllm.algorithm.loss_fn` and `loss_fn_map` can then have. */
@@ -175,7 +175,7 @@ const parts: Record<keyof Experiment<unknown>, "dataset" | "function" | "object"
 export function checkExperiment(experiment: object): void {
   const names = Object.keys(parts);
   for (const [name, value] of Object.entries(experiment)) {
-    const kind = own<string>(parts, name);
+    const kind = ownValue<string>(parts, name);
     if (kind === undefined) {
       const near = nearest(name, names, 1)[0];
       throw new UserError(`the experiment has an unknown property "${name}"`, {

@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { toFailure } from "../rollout/outcome.ts";
 import type { Episode } from "../trajectories/types.ts";
-import { blameAgent } from "./failures.ts";
+import { attributeFailure } from "./failures.ts";
 
 const cut = "was cut off after 4 tokens (data.max_response_length)";
 function episode(error?: Error, fault?: string): Episode {
@@ -23,7 +23,7 @@ const crash = (code = 1) => new Error(`agent.py ended with exit code ${code}`);
 
 function judge(...episodes: Episode[]) {
   const warnings: string[] = [];
-  const judged = blameAgent(episodes, (text) => warnings.push(text));
+  const judged = attributeFailure(episodes, (text) => warnings.push(text));
   return { kinds: judged.map(({ failure, termination }) => `${failure?.kind} ${termination}`), warnings };
 }
 

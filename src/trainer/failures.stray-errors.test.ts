@@ -9,7 +9,7 @@ import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import type { Episode } from "../trajectories/types.ts";
 
 const here = (file: string) => JSON.stringify(new URL(file, import.meta.url).href);
-const root = temporaryFolder("strays");
+const root = temporaryFolder("unhandled");
 
 /** A run of the toy model in a process of its own, with this code before it and this code in each rollout. */
 function runToy(name: string, before: string, inRollout: string): Promise<{ code: unknown; output: string }> {

@@ -15,7 +15,7 @@ import type { Episode, Failure } from "../trajectories/types.ts";
  * A failure after a faulty reply is the agent's if no rollout with a sound reply ended well, and one of them failed for
  * the same cause.
  */
-export function blameAgent(episodes: readonly Episode[], warn: (text: string) => void): Episode[] {
+export function attributeFailure(episodes: readonly Episode[], warn: (text: string) => void): Episode[] {
   const sound = episodes.filter(({ failure }) => failure?.kind !== "model");
   const same = new Set(sound.flatMap(({ failure }) => (failure?.kind === "agent" ? causeOf(failure) : [])));
   if (sound.some(({ failure }) => failure === undefined)) return [...episodes];
@@ -72,7 +72,7 @@ export interface Outage {
    * Returns false if any of these rollouts succeeded. Otherwise waits and returns true, so that the caller can try again.
    * @throws RunError if they have failed for longer than an outage lasts
    */
-  lasts(source: EpisodeSource, episodes: readonly Episode[]): Promise<boolean>;
+  retry(source: EpisodeSource, episodes: readonly Episode[]): Promise<boolean>;
 }
 
 /** @param stops false: does not throw when the outage is too long, because the caller reports the failures */
@@ -80,7 +80,7 @@ export function watchOutage({ signal, emit, stopRequested, keep }: OutageContext
   let seconds = 0;
   let pause = firstPauseSeconds;
   return {
-    async lasts(source, episodes) {
+    async retry(source, episodes) {
       const { mode, step } = source;
       const failed = episodes.filter(isLost);
       if (episodes.length === 0 || failed.length < episodes.length) {
@@ -221,7 +221,7 @@ export function summarizeWarnings(
 // Errors that nothing awaits: rejections without a handler, throws in timers and event listeners, and `process.exit`
 // in the user's code. Those of a rollout fail that rollout; the others stop the run after its step.
 
-export interface StrayErrors {
+export interface UnhandledErrors {
   /** The first one outside of rollouts, once there is one: the run saves and fails with it. */
   readonly error: RunError | undefined;
   /** Rejects when Hone itself threw: the step may never finish then. */
@@ -239,7 +239,7 @@ const watchers: Watcher[] = [];
 let uninstall: (() => void) | undefined;
 
 /** @param folder the run folder; undefined when nothing is kept */
-export function watchStrayErrors(warn: (text: string) => void, folder: string | undefined): StrayErrors {
+export function watchUnhandledErrors(warn: (text: string) => void, folder: string | undefined): UnhandledErrors {
   const resume = folder && `to continue, add --resume ${relative(process.cwd(), folder)} to the command`;
   let reject = (_error: unknown) => {};
   const fatal = new Promise<never>((_, rejectFatal) => {

@@ -2,7 +2,7 @@
 import { RunError } from "../base/errors.ts";
 import { type Dataset, type TaskDraw, takeTasks } from "../data/dataset.ts";
 import type { RunEvent } from "../tracking/events.ts";
-import type { StepTrainings } from "../tracking/json-lines.ts";
+import type { TokenValuesByTrajectory } from "../tracking/json-lines.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
 import { toBatch } from "../trajectories/batch.ts";
 import {
@@ -16,19 +16,19 @@ import {
 import type { Episode } from "../trajectories/types.ts";
 import type { CheckpointSaver } from "./checkpoints.ts";
 import { assignCredit, type Credit } from "./credit.ts";
-import { countFailingSteps, type OutageContext, type StrayErrors, watchOutage } from "./failures.ts";
-import type { Recipe } from "./recipe.ts";
+import { countFailingSteps, type OutageContext, type UnhandledErrors, watchOutage } from "./failures.ts";
+import type { RunOptions } from "./options.ts";
 import { type Clock, type Recorder, startClock } from "./record.ts";
 import type { Rollouts } from "./rollouts.ts";
-import type { Source } from "./source.ts";
 import type { Models, Progress, Validation } from "./state.ts";
+import type { StepSource } from "./step-source.ts";
 import { askTeachers } from "./teachers.ts";
 import { type Update, updatePolicy } from "./update.ts";
 
 /** Trains until the plan is done or a stop is requested. */
 export async function runLoop(run: Run): Promise<void> {
-  const { recipe, models, progress } = run;
-  const { plan } = recipe;
+  const { options, models, progress } = run;
+  const { plan } = options;
   const source = run.source ?? rollouts(run);
   const clock = runClock(run);
   while (progress.step < plan.totalSteps) {
@@ -37,7 +37,7 @@ export async function runLoop(run: Run): Promise<void> {
     const input = await source.next(step);
     clock.lap(source.phase);
 
-    const { gathered, credit, batch, sources, metrics } = input;
+    const { gathered, credit, batch, origins, metrics } = input;
     const update = await source.update(input, {
       step,
       klWeight: progress.klWeight,
@@ -52,7 +52,7 @@ export async function runLoop(run: Run): Promise<void> {
     clock.lap("publish");
 
     progress.draws += gathered.draws;
-    const training = update.tokens.byStep(batch, sources);
+    const training = update.tokens.byStep(batch, origins);
     await completeStep(run, { step, gathered, credit, update, training, clock, metrics });
     if (plan.validateAfter(step)) run.validation = await run.validate(step);
     clock.lap("validation");
@@ -66,36 +66,36 @@ export async function runLoop(run: Run): Promise<void> {
 }
 
 /** Rollouts are sampled with the published weights, compared, and learned from by their advantages. */
-const rollouts = (run: Run): Source => ({
+const rollouts = (run: Run): StepSource => ({
   phase: "rollout",
   samples: true,
   async next(step) {
-    const { recipe, models, progress } = run;
+    const { options, models, progress } = run;
     let draws = nothingGathered;
     do {
-      const draw = takeTasks(run.tasks, recipe.tasks, progress.draws + draws.draws + 1);
-      draws = gather(draws, groupEpisodes(await attemptDraw(run, draw, step), recipe.grouping));
-    } while (needsAnotherDraw(draws, recipe.gathering, (text) => warn(run, step, text)));
-    const gathered = selectGroups(draws, recipe.gathering);
+      const draw = takeTasks(run.tasks, options.tasks, progress.draws + draws.draws + 1);
+      draws = gather(draws, groupEpisodes(await attemptDraw(run, draw, step), options.grouping));
+    } while (needsAnotherDraw(draws, options.gathering, (text) => warn(run, step, text)));
+    const gathered = selectGroups(draws, options.gathering);
     await models.sampler.sleep?.();
-    const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
-    return { gathered, credit, ...toBatch(credit.groups, credit.advantages, recipe.sequences) };
+    const credit = assignCredit(gathered.kept, options.credit, progress.rewardMoments);
+    return { gathered, credit, ...toBatch(credit.groups, credit.advantages, options.sequences) };
   },
-  async update({ batch, sources, credit }, context) {
-    const { models, recipe } = run;
-    const scores = models.teaching && (await askTeachers(models.teaching, batch, sources, credit.groups));
-    return updatePolicy(models, batch, recipe.update, { ...context, scores });
+  async update({ batch, origins, credit }, context) {
+    const { models, options } = run;
+    const scores = models.teaching && (await askTeachers(models.teaching, batch, origins, credit.groups));
+    return updatePolicy(models, batch, options.update, { ...context, scores });
   },
 });
 
 /** Attempts the tasks of a draw, and repeats this while all rollouts fail because of an outage. */
-async function attemptDraw({ rollouts, recipe, outages }: Run, { draw, epoch, tasks }: TaskDraw, step: number) {
-  const { attempts, greedy } = recipe;
+async function attemptDraw({ rollouts, options, outages }: Run, { draw, epoch, tasks }: TaskDraw, step: number) {
+  const { attempts, greedy } = options;
   const outage = watchOutage(outages);
   let episodes: readonly Episode[];
   do {
     episodes = await rollouts.collect({ ...attempts, tasks, step, draw });
-  } while (await outage.lasts({ mode: "train", step }, episodes));
+  } while (await outage.retry({ mode: "train", step }, episodes));
   return { epoch, episodes, greedy: greedy && (await rollouts.collect({ ...greedy, tasks, step, draw })) };
 }
 
@@ -113,7 +113,7 @@ export interface CompletedStep {
   credit: Credit;
   update: Update;
   /** What the update computed for the tokens of each step. */
-  training: StepTrainings;
+  training: TokenValuesByTrajectory;
   clock: Clock;
   /** The metrics of batching, and of asynchronous training. */
   metrics: Record<string, number>;
@@ -124,16 +124,16 @@ export interface CompletedStep {
  * @throws RunError if too many steps in a row failed
  */
 export async function completeStep(run: Run, completed: CompletedStep): Promise<void> {
-  const { progress, recipe } = run;
+  const { progress, options } = run;
   const { step, credit, gathered, update } = completed;
   progress.step = step;
   progress.rewardMoments = credit.moments;
   progress.klWeight = update.klWeight;
   await run.recorder.step({ ...completed, metrics: { ...completed.metrics, ...update.metrics } });
-  const isLast = step === recipe.plan.totalSteps;
+  const isLast = step === options.plan.totalSteps;
   progress.failingSteps = countFailingSteps(progress.failingSteps ?? 0, gathered.episodes, { step, isLast });
   if (update.failure !== undefined) warn(run, step, `an update was dropped: ${update.failure}`);
-  progress.badSteps = countBadSteps(progress.badSteps, update.failure, recipe.maxBadSteps);
+  progress.badSteps = countBadSteps(progress.badSteps, update.failure, options.maxBadSteps);
 }
 
 /**
@@ -154,17 +154,17 @@ export function warn({ emit }: Pick<Run, "emit">, step: number, text: string): v
   emit({ type: "warning", text: `step ${step}: ${text}` });
 }
 
-// A run while it trains: its recipe, the stages of its loop, and the values that change from step to step.
+// A run while it trains: its options, the stages of its loop, and the values that change from step to step.
 
 /** Only the loops get the whole run; the stages get options and data. */
 export interface Run {
-  readonly recipe: Recipe;
+  readonly options: RunOptions;
   /** Tasks to learn from. */
   readonly tasks: Dataset<unknown>;
   readonly models: Models;
   readonly rollouts: Rollouts;
   /** Undefined: the run learns from rollouts. */
-  readonly source: Source | undefined;
+  readonly source: StepSource | undefined;
   readonly recorder: Recorder;
   readonly checkpoints: CheckpointSaver | undefined;
   /** Undefined if the run only measures. */
@@ -179,7 +179,7 @@ export interface Run {
   /** Aborted when the run must stop at once. */
   readonly signal: AbortSignal;
   /** Errors of the user's code that nothing awaited. */
-  readonly strays: StrayErrors;
+  readonly unhandled: UnhandledErrors;
   /** Whether a first Ctrl-C, or an error outside of rollouts, asked to stop after the current step. */
   stopRequested(): boolean;
   /**

@@ -32,9 +32,9 @@ import { type ClientName, sidecarLogger } from "../tracking/sidecar-logger.ts";
 import { tensorboardSubscriber } from "../tracking/tensorboard.ts";
 import { openCheckpointSaver } from "./checkpoints.ts";
 import { type Experiment, scriptFacts, type TrainOptions } from "./experiment.ts";
-import { watchOutage, watchStrayErrors } from "./failures.ts";
+import { watchOutage, watchUnhandledErrors } from "./failures.ts";
 import type { Run } from "./loop.ts";
-import { compileRecipe, otherModels, type Recipe } from "./recipe.ts";
+import { compileOptions, otherModels, type RunOptions } from "./options.ts";
 import { createRecorder } from "./record.ts";
 import { restore, restoreReference } from "./resume.ts";
 import { openRewardModels } from "./reward-models.ts";
@@ -153,12 +153,12 @@ export interface OpenRunOptions extends TrainOptions {
 export async function openRun(
   experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
   composed: ComposedConfig,
-  recipe: Recipe,
+  runOptions: RunOptions,
   options: OpenRunOptions,
 ): Promise<{ run: Run; close(): Promise<void> }> {
   const closers = createClosers();
   try {
-    return { run: await open(experiment, composed, recipe, options, closers), close: closers.close };
+    return { run: await open(experiment, composed, runOptions, options, closers), close: closers.close };
   } catch (error) {
     return await closers.abandon(error);
   }
@@ -167,7 +167,7 @@ export async function openRun(
 async function open(
   experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
   composed: ComposedConfig,
-  compiled: Recipe,
+  compiled: RunOptions,
   options: OpenRunOptions,
   closers: Closers,
 ): Promise<Run> {
@@ -207,8 +207,8 @@ async function open(
     },
   );
   closers.add(() => interrupt.dispose());
-  const strays = watchStrayErrors(warn, folder?.path);
-  closers.add(() => strays.dispose());
+  const unhandled = watchUnhandledErrors(warn, folder?.path);
+  closers.add(() => unhandled.dispose());
 
   const opened = options.engine ?? (await openOwnEngine(composed, compiled, folder, emit, closers));
   engine = opened.engine;
@@ -224,19 +224,19 @@ async function open(
     return checked.composed;
   };
   // A remote service may support less than its descriptor says.
-  const recipe = isDeepStrictEqual(engine.capabilities, compiled.capabilities)
+  const runOptions = isDeepStrictEqual(engine.capabilities, compiled.capabilities)
     ? compiled
-    : compileRecipe(recheck(engine.capabilities), engine.capabilities, experiment);
-  for (const text of recipe.warnings) warn(text);
-  const models = await openModels(engine, recipe.models, options.engine ? closers : undefined);
+    : compileOptions(recheck(engine.capabilities), engine.capabilities, experiment);
+  for (const text of runOptions.warnings) warn(text);
+  const models = await openModels(engine, runOptions.models, options.engine ? closers : undefined);
   const { logprobs } = models.sampler;
   if (logprobs !== engine.capabilities.sampleLogprobs) recheck({ ...engine.capabilities, sampleLogprobs: logprobs });
-  const rewardModels = recipe.rewardModels && (await openRewardModels(engine, recipe.rewardModels, warn));
+  const rewardModels = runOptions.rewardModels && (await openRewardModels(engine, runOptions.rewardModels, warn));
   const vision = visionOf(engine, imageFetching(config, warn));
-  if (recipe.teaching && trains) {
+  if (runOptions.teaching && trains) {
     const closeLater = (close: () => Promise<void>) => closers.add(close);
     const parts = { engine, learner: models.learner, policy: config.model.name, chat, vision, experiment, warn };
-    models.teaching = await openTeachers({ ...parts, closeLater }, recipe.teaching);
+    models.teaching = await openTeachers({ ...parts, closeLater }, runOptions.teaching);
   }
   if (config.data.mixed_mm_data && typeof vision === "string") {
     throw new UserError(`data.mixed_mm_data=true, but ${vision}`, { hint: "use a vision-language model" });
@@ -244,30 +244,30 @@ async function open(
   const gateway = await openRunGateway({ config, folder, chat, vision, model: engine.model.name, warn });
   closers.add(() => gateway.close());
 
-  const { plan } = recipe;
+  const { plan } = runOptions;
   const { recoveries } = options;
   const health = watchHealth(config);
   const lostEvents = () => journal?.lost ?? 0;
   const recorder = createRecorder(
     { engine, gateway, chat, folder, recoveries, lostEvents, health, emit },
-    recipe.record,
+    runOptions.record,
   );
   const contextWindow = longestSequence(engine, models);
   const { workflow } = experiment;
   rollouts = openRollouts(
     { workflow, sampler: models.sampler, chat, vision, gateway, contextWindow, rewardModels, signal, emit },
-    recipe.rollouts,
+    runOptions.rollouts,
   );
   const checkpoints = folder?.checkpoints;
   const startFrom = config.training.start_from ?? undefined;
   const weights = options.checkpoint ?? startFrom;
-  const found = await restore({ models, checkpoints, trains, storedConfig, emit }, recipe.resume, weights);
+  const found = await restore({ models, checkpoints, trains, storedConfig, emit }, runOptions.resume, weights);
   if (startFrom !== undefined) await restoreReference(models.reference, config, startFrom, warn);
   const progress: Progress = found ?? { step: 0, draws: 0, badSteps: 0 };
   const { train: tasks } = experiment;
   const { vocabularySize } = engine.model;
   const source = await experiment.source?.open(
-    { tasks, chat, vision, models, recipe, contextWindow, vocabularySize, warn },
+    { tasks, chat, vision, models, options: runOptions, contextWindow, vocabularySize, warn },
     config,
   );
   if (folder) {
@@ -289,13 +289,13 @@ async function open(
     text: [describeModel(engine, models.sampler, config), ...describeMemory(engine), plan.arithmetic],
   });
 
-  const stopRequested = () => interrupt.requested || strays.error !== undefined;
+  const stopRequested = () => interrupt.requested || unhandled.error !== undefined;
   const outages = { signal, emit, stopRequested, keep: recorder.episodes };
   const measured = { dataset: experiment.validation, measure: source?.validate, rollouts, recorder, emit };
   const measures = measured.dataset !== undefined || measured.measure !== undefined;
   const noValidation: Validation = { step: -1, metrics: {}, episodes: [] };
   return {
-    recipe,
+    options: runOptions,
     tasks,
     models,
     rollouts,
@@ -304,14 +304,14 @@ async function open(
     folder,
     progress,
     signal,
-    strays,
+    unhandled,
     stopRequested,
     emit,
     checkpoints:
-      folder && openCheckpointSaver({ folder: folder.checkpoints, models, storedConfig, emit }, recipe.checkpoints),
+      folder && openCheckpointSaver({ folder: folder.checkpoints, models, storedConfig, emit }, runOptions.checkpoints),
     validation: noValidation,
     validate: async (step, stops) =>
-      measures ? validate(measured, recipe.validation, step, watchOutage(outages, stops)) : noValidation,
+      measures ? validate(measured, runOptions.validation, step, watchOutage(outages, stops)) : noValidation,
     outages,
     canMerge: engine.capabilities.exports.includes("merged"),
   };
@@ -327,7 +327,7 @@ function openFolder(config: Config, results: string | undefined): RunFolder | un
 
 async function openOwnEngine(
   composed: ComposedConfig,
-  recipe: Recipe,
+  runOptions: RunOptions,
   folder: RunFolder | undefined,
   emit: (event: RunEvent) => void,
   closers: Closers,
@@ -337,7 +337,7 @@ async function openOwnEngine(
     ...(folder
       ? { logFile: folder.workerLog, folder: resolve(folder.path), media: folderStore(join(folder.path, mediaFolder)) }
       : {}),
-    trains: composed.config.rllm.trainer.val_only ? undefined : { others: otherModels(recipe, composed.config) },
+    trains: composed.config.rllm.trainer.val_only ? undefined : { others: otherModels(runOptions, composed.config) },
     onStatus: (text) => emit({ type: "setup-status", text }),
     warn,
   });
@@ -346,7 +346,7 @@ async function openOwnEngine(
 }
 
 /** @param closers of an engine that outlives the run; the run's own engine closes its models itself */
-async function openModels(engine: Engine, specs: Recipe["models"], closers: Closers | undefined): Promise<Models> {
+async function openModels(engine: Engine, specs: RunOptions["models"], closers: Closers | undefined): Promise<Models> {
   const closeLater = (learner: Learner) => {
     closers?.add(() => learner.close());
     return learner;

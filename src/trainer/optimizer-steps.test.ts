@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it, test, vi } from "vitest";
 import type { TrainingBatch, TrajectoryGroup } from "../trajectories/types.ts";
-import { learningRate, type Schedule, sharesOfTasks } from "./optimizer-steps.ts";
+import { learningRate, microbatchesOfTasks, type Schedule } from "./optimizer-steps.ts";
 import { countOperations, metricLines, openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 
@@ -10,7 +10,7 @@ import { train } from "./train.ts";
 function shares(tasks: string[], groups: number[], atOnce: number) {
   const made = tasks.map((taskId, index): TrajectoryGroup => ({ id: `${index}`, taskId, role: "", members: [] }));
   const batch = { groups: Int32Array.from(groups) } as TrainingBatch;
-  return sharesOfTasks(made, atOnce)(batch).map((share) => [...share]);
+  return microbatchesOfTasks(made, atOnce)(batch).map((share) => [...share]);
 }
 
 it.each([
@@ -115,7 +115,7 @@ describe("a run with a critic", () => {
     }
   });
 
-  it("learns while rollouts continue, in several passes", async () => {
+  it("learns while rollouts continue, in several epochs", async () => {
     const keys = "{enable: true, mini_batch_size: 4, fwd_bwd_group_size: 2, staleness_threshold: 1}";
     const { history } = await run([`rllm.async_training=${keys}`]);
     expect(history).toHaveLength(6);

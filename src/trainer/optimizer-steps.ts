@@ -61,38 +61,38 @@ export function learningRate(step: number, total: number, options: LearningRateO
   return base * scheduleFactor(Math.min(step, last), { schedule, warmupSteps, total, minRatio });
 }
 
-// Takes optimizer steps. The forward and backward of a step may be divided into several passes to save memory.
+// Takes optimizer steps. The forward and backward of a step may be divided into microbatches to save memory.
 
-/** Divides the sequences of a batch into passes, in order. */
-export type Shares = (batch: TrainingBatch) => Int32Array[];
+/** Divides the sequences of a batch into microbatches, in order. */
+export type Microbatches = (batch: TrainingBatch) => Int32Array[];
 
-export const allAtOnce: Shares = ({ sequences }) => [Int32Array.from(sequences.keys())];
+export const allAtOnce: Microbatches = ({ sequences }) => [Int32Array.from(sequences.keys())];
 
-/** Divides a batch into passes of this many tasks. */
-export function sharesOfTasks(groups: readonly TrajectoryGroup[], tasks: number): Shares {
+/** Divides a batch into microbatches of this many tasks. */
+export function microbatchesOfTasks(groups: readonly TrajectoryGroup[], tasks: number): Microbatches {
   // A task's groups follow each other.
   let task = -1;
   const taskOfGroup = groups.map(({ taskId }, index) => (taskId === groups[index - 1]?.taskId ? task : ++task));
   return (batch) => {
-    const shares: number[][] = [];
-    let share: number[] = [];
+    const microbatches: number[][] = [];
+    let microbatch: number[] = [];
     let seen = new Set<number | undefined>();
     for (const [sequence, group] of batch.groups.entries()) {
       const own = taskOfGroup[group];
-      if (shares.length === 0 || (!seen.has(own) && seen.size === tasks)) {
-        share = [];
-        shares.push(share);
+      if (microbatches.length === 0 || (!seen.has(own) && seen.size === tasks)) {
+        microbatch = [];
+        microbatches.push(microbatch);
         seen = new Set();
       }
       seen.add(own);
-      share.push(sequence);
+      microbatch.push(sequence);
     }
-    return shares.map((indices) => Int32Array.from(indices));
+    return microbatches.map((indices) => Int32Array.from(indices));
   };
 }
 
 /** The optimizer steps that a model has taken on a batch so far. */
-export interface StepsTaken {
+export interface OptimizerSteps {
   results: ForwardBackwardResult[];
   gradNorms: number[];
   /** The share of the update that is lost to rounding, for steps whose engine reports it. */
@@ -101,10 +101,15 @@ export interface StepsTaken {
   dropped: number;
 }
 
-export const noSteps = (): StepsTaken => ({ results: [], gradNorms: [], lostToRounding: [], dropped: 0 });
+export const noSteps = (): OptimizerSteps => ({ results: [], gradNorms: [], lostToRounding: [], dropped: 0 });
 
 /** What the optimizer steps of a policy report under `actor/`; the metrics of its loss are not among them. */
-export function policyStepMetrics({ results, gradNorms, lostToRounding, dropped }: StepsTaken): Record<string, number> {
+export function policyStepMetrics({
+  results,
+  gradNorms,
+  lostToRounding,
+  dropped,
+}: OptimizerSteps): Record<string, number> {
   const metrics: Record<string, number> = {
     "update/optimizer_steps": results.length,
     "update/dropped_not_finite": dropped,
@@ -133,15 +138,15 @@ export function adamAt({ rate, totalSteps, ...params }: AdamOptions, step: numbe
  * @returns why the step was dropped, if it was
  */
 export async function takeStep(
-  steps: StepsTaken,
+  steps: OptimizerSteps,
   learner: Learner,
   batch: TrainingBatch,
   loss: Loss,
-  shares: Shares,
+  microbatches: Microbatches,
   adam: AdamParams,
 ): Promise<string | undefined> {
   try {
-    const { result, step } = await stepInPasses(learner, batch, loss, shares(batch), adam);
+    const { result, step } = await stepInMicrobatches(learner, batch, loss, microbatches(batch), adam);
     if (step.applied) {
       steps.results.push(result);
       steps.gradNorms.push(step.gradNorm);
@@ -158,16 +163,16 @@ export async function takeStep(
   }
 }
 
-/** The gradient of the loss is the sum over passes; each pass evaluates a part of the loss. */
-async function stepInPasses(
+/** The gradient of the loss is the sum over microbatches; each evaluates a part of the loss. */
+async function stepInMicrobatches(
   learner: Learner,
   batch: TrainingBatch,
   loss: Loss,
-  shares: readonly Int32Array[],
+  microbatches: readonly Int32Array[],
   adam: AdamParams,
 ): Promise<{ result: ForwardBackwardResult; step: StepResult }> {
   const whole = { sequences: batch.sequences, loss };
-  const parts = shares.length <= 1 ? [] : shares.map((share) => partOf(batch, loss, share));
+  const parts = microbatches.length <= 1 ? [] : microbatches.map((part) => partOf(batch, loss, part));
   const last = parts.pop() ?? whole;
   const results: ForwardBackwardResult[] = [];
   for (const part of parts) results.push(await learner.forwardBackward(part.sequences, part.loss));
@@ -234,7 +239,7 @@ export interface CriticOptions {
  * @returns the batch with advantages (not normalized), returns and old values, and `critic/*`: means of values and
  *   returns, and the share of the returns' variance that the values explain (1: all)
  */
-export async function askCritic(
+export async function estimateValues(
   critic: Learner,
   batch: TrainingBatch,
   rewards: Float32Array,
@@ -269,19 +274,19 @@ function valueMetrics(values: readonly number[], returns: readonly number[]): Re
 
 /** One optimizer step of the critic, on all tokens of the sequences whose estimators need values. */
 export async function takeCriticStep(
-  steps: StepsTaken,
+  steps: OptimizerSteps,
   critic: Learner,
   minibatch: TrainingBatch,
-  options: { loss: ValueLossOptions; adam: AdamParams; shares: Shares; advantages: TokenAdvantageOptions },
+  options: { loss: ValueLossOptions; adam: AdamParams; microbatches: Microbatches; advantages: TokenAdvantageOptions },
 ): Promise<string | undefined> {
-  const { loss, adam, shares, advantages } = options;
+  const { loss, adam, microbatches, advantages } = options;
   const part = asWhole(selectSequences(minibatch, sequencesThatNeed("values", minibatch.roles, advantages)));
   if (part.totals.tokens === 0) return undefined;
-  const failure = await takeStep(steps, critic, part, valueLoss(part, loss), shares, adam);
+  const failure = await takeStep(steps, critic, part, valueLoss(part, loss), microbatches, adam);
   return failure && `critic: ${failure}`;
 }
 
-export function criticStepMetrics({ results, gradNorms, dropped }: StepsTaken, adam: AdamParams) {
+export function criticStepMetrics({ results, gradNorms, dropped }: OptimizerSteps, adam: AdamParams) {
   const metrics: Record<string, number> = {
     "critic/lr": adam.learningRate,
     "critic/optimizer_steps": results.length,

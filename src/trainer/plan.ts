@@ -103,11 +103,11 @@ export function planOf({ source, train, validation }: Experiment<unknown>, confi
  * -> about 32 for each of 2 processes, in micro-batches of up to 4096 tokens; ..."
  */
 function arithmetic(config: Config, total: number, perEpoch: number): string {
-  const { num_minibatches: parts, ppo_epochs: passes } = config.training;
+  const { num_minibatches: parts, ppo_epochs: epochs } = config.training;
   const tasks = tasksPerDraw(config);
   const { n } = config.rllm.rollout;
   const episodes = tasks * n;
-  const optimizerSteps = parts * passes;
+  const optimizerSteps = parts * epochs;
   const size = Math.ceil(episodes / parts);
   return (
     `${tasks} tasks x ${n} rollouts = ${episodes} episodes -> ${episodes} sequences or more -> ` +
@@ -121,8 +121,8 @@ function sourceArithmetic(
   { name, size, total, perEpoch }: { name: string; size: number; total: number; perEpoch: number },
 ): string {
   const { train_batch_size: batch } = config.data;
-  const { num_minibatches: parts, ppo_epochs: passes } = config.training;
-  const steps = parts * passes;
+  const { num_minibatches: parts, ppo_epochs: epochs } = config.training;
+  const steps = parts * epochs;
   return (
     `${formatCount(size)} ${name}, ${Math.min(batch, size)} for each training step${perProcess(config, batch / parts)}` +
     ` -> ${steps} optimizer step${steps === 1 ? "" : "s"}; ` +

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import type { Workflow } from "../agents/types.ts";
-import { packValues, type StepTraining } from "../tracking/json-lines.ts";
+import { packValues, type TokenValues } from "../tracking/json-lines.ts";
 import type { Episode, Trajectory } from "../trajectories/types.ts";
 import { distributions } from "./record.ts";
 import { openToy, type ToyRow, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
@@ -9,7 +9,7 @@ import { train } from "./train.ts";
 
 const trajectory = (reward: number | null, ...lengths: number[]) =>
   ({ reward, steps: lengths.map((length) => ({ tokens: new Array(length).fill(1) })) }) as unknown as Trajectory;
-const entropy = (...values: number[]) => ({ entropy: packValues(Float32Array.from(values)) }) as StepTraining;
+const entropy = (...values: number[]) => ({ entropy: packValues(Float32Array.from(values)) }) as TokenValues;
 
 it("has a length of each reply, a reward of each trajectory and an entropy of each trained token", () => {
   const [trained, constant, unknown] = [trajectory(1, 2, 1), trajectory(0, 3), trajectory(null, 4)];

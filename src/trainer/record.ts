@@ -7,7 +7,7 @@ import type { Chat } from "../chat/types.ts";
 import type { Gateway } from "../gateway/types.ts";
 import { logEpisodes } from "../tracking/episodes.ts";
 import { type Distributions, type Metrics, type RunEvent, sampleRows } from "../tracking/events.ts";
-import { type StepTrainings, unpackValues } from "../tracking/json-lines.ts";
+import { type TokenValuesByTrajectory, unpackValues } from "../tracking/json-lines.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
 import type { MemberAdvantage } from "../trajectories/batch.ts";
 import type { GatheredStep } from "../trajectories/groups.ts";
@@ -23,7 +23,10 @@ import type { EpisodeSource } from "./failures.ts";
 import type { Plan } from "./plan.ts";
 
 /** @param trainings undefined: the entropy is unknown */
-export function distributions(episodes: readonly Episode[], trainings: StepTrainings | undefined): Distributions {
+export function distributions(
+  episodes: readonly Episode[],
+  trainings: TokenValuesByTrajectory | undefined,
+): Distributions {
   const trajectories = episodes.flatMap((episode) => episode.trajectories);
   return {
     response_length: trajectories.flatMap(({ steps }) => steps.map(({ tokens }) => tokens.length)),
@@ -183,7 +186,7 @@ interface FinishedStep {
   step: number;
   gathered: GatheredStep;
   credit: Credit;
-  training: StepTrainings;
+  training: TokenValuesByTrajectory;
   clock: Clock;
   /** The metrics of batching and of the update. */
   metrics: Record<string, number>;

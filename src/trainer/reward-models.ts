@@ -3,7 +3,7 @@
 import type { Engine, ScoreMoments, Scorer } from "../backends/engine.ts";
 import { EngineDied } from "../backends/engine-parts.ts";
 import { HoneError, UserError } from "../base/errors.ts";
-import { append, mean, own } from "../base/values.ts";
+import { append, mean, ownValue } from "../base/values.ts";
 import { loadChat } from "../chat/chat.ts";
 import { toMessage } from "../chat/messages.ts";
 import { TextTooLong } from "../chat/tokenizer.ts";
@@ -221,7 +221,7 @@ export type RoleWeights = number | Readonly<Record<string, number>>;
 
 /** @returns undefined if the role is not named */
 function weightOf(weights: RoleWeights, role: string): number | undefined {
-  return typeof weights === "number" ? weights : own<number>(weights, role);
+  return typeof weights === "number" ? weights : ownValue<number>(weights, role);
 }
 
 const namedRoles = (weights: RoleWeights): string[] => (typeof weights === "number" ? [] : Object.keys(weights));

@@ -1,6 +1,6 @@
 /** Runs the experiment's workflow on tasks and collects the episodes. */
 import type { Workflow } from "../agents/types.ts";
-import type { Blind, Vision } from "../chat/images.ts";
+import type { NoVision, Vision } from "../chat/images.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Task } from "../data/dataset.ts";
 import { rolloutGateway } from "../gateway/sessions.ts";
@@ -12,7 +12,7 @@ import { createSamplingClient, rolloutSeed, type SamplingClient } from "../rollo
 import type { SamplingClientOptions } from "../rollout/types.ts";
 import type { QueuedTask, RolloutChange, RunEvent } from "../tracking/events.ts";
 import type { Episode } from "../trajectories/types.ts";
-import { blameAgent, causeOf, checkPrompts, summarizeWarnings } from "./failures.ts";
+import { attributeFailure, causeOf, checkPrompts, summarizeWarnings } from "./failures.ts";
 import { sampledTokens } from "./record.ts";
 import { type RewardModels, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";
 
@@ -89,7 +89,7 @@ export interface RolloutParts {
   workflow: Workflow<unknown>;
   sampler: SamplingClientOptions["sampler"];
   chat: Chat;
-  vision: Vision | Blind;
+  vision: Vision | NoVision;
   gateway: Gateway;
   /** The model's limit, in tokens. */
   contextWindow: number;
@@ -179,7 +179,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           warn(`tearing down rollout ${rollout} of ${taskId}: a function that it registered ${message}`);
         },
       });
-      const episodes = blameAgent(ended, warn);
+      const episodes = attributeFailure(ended, warn);
       if (parts.rewardModels) {
         await scoreEpisodes(episodes, parts.rewardModels, (model, { taskId, rollout }, problem) => {
           const cause = `${model} gave no score, so the reward is unknown: ${problem}`;

@@ -7,7 +7,7 @@ import { startServer } from "../apps/server/server.ts";
 import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
 import { localEngineOptions } from "../backends/local/options.ts";
-import { startOwnServer } from "../backends/servers/start-servers.ts";
+import { startSamplingServer } from "../backends/servers/start-servers.ts";
 import { makeTinyModel } from "../base/python.fixture.ts";
 import { composeConfig } from "../config/compose.ts";
 import { generated } from "../data/dataset.ts";
@@ -85,7 +85,7 @@ describe.runIf(nightly)("a teacher on a server gives the run of one beside the p
     const hooks = { logFile: join(root, "worker.log") };
     const local = await openLocalEngine(localEngineOptions(config, hooks));
     closing.push(local.close);
-    const server = await startOwnServer(config, local, hooks);
+    const server = await startSamplingServer(config, local, hooks);
     closing.push(server.stop);
     process.env.VLLM_TEACHER_KEY = server.apiKey;
     await expectSameCurves(`{base_url: "${server.url}", api_key_env: VLLM_TEACHER_KEY}`, 5e-3);

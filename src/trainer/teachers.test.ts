@@ -146,7 +146,7 @@ it("asks a teacher with a prompt of its own, call by call", async () => {
   const steps = [call([a], [b, c]), call([a, b, c, a], [b, b])];
   const trajectory = { name: "agent", steps, reward: 0 };
   const group = { id: "t:agent", taskId: "t", role: "agent", members: [] };
-  const { batch, sources } = toBatch(
+  const { batch, origins } = toBatch(
     [{ ...group, members: [{ episode: {} as Episode, trajectory, reward: 0 }] }],
     [[0]],
     { maxLength: 100 },
@@ -165,7 +165,7 @@ it("asks a teacher with a prompt of its own, call by call", async () => {
       promptOf: async (_task, { promptTokens }) => ({ tokens: Int32Array.of(c, c, ...promptTokens) }),
       ...{ maxLength: 100, count: 0 },
     },
-    ...([batch, sources, [group] as TrajectoryGroup[]] as const),
+    ...([batch, origins, [group] as TrajectoryGroup[]] as const),
   );
   expect(asked).toEqual([[c, c, a, b, c, 0, 0, 1, 1]]);
   // The second call is longer than the teacher's context.

@@ -25,13 +25,13 @@ import {
 } from "../backends/teachers.ts";
 import { RunError, UserError } from "../base/errors.ts";
 import { concatenate } from "../base/values.ts";
-import { type Blind, renderWithImages, type Vision } from "../chat/images.ts";
+import { type NoVision, renderWithImages, type Vision } from "../chat/images.ts";
 import type { ChatMessage } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
 import type { Dataset } from "../data/dataset.ts";
 import type { Media } from "../images/images.ts";
-import { countsOf, offsetsOf, type SequenceSource, trainedPositions } from "../trajectories/batch.ts";
+import { countsOf, offsetsOf, type SequenceOrigin, trainedPositions } from "../trajectories/batch.ts";
 import type { Sequence, Step, TokenOutputs, TrainingBatch, TrajectoryGroup } from "../trajectories/types.ts";
 
 /** The prompt after which a teacher scores a reply. */
@@ -84,7 +84,7 @@ interface Question extends NamedTeacher {
 export async function askTeachers(
   { teacherOf, promptOf, maxLength, count }: Teaching,
   batch: TrainingBatch,
-  sources: readonly SequenceSource[],
+  origins: readonly SequenceOrigin[],
   groups: readonly TrajectoryGroup[],
 ): Promise<TeacherScores> {
   const size = batch.advantages.length;
@@ -107,7 +107,7 @@ export async function askTeachers(
       questions.push({ ...about, sequence, from });
       continue;
     }
-    const { trajectory, steps } = sources[index]!;
+    const { trajectory, steps } = origins[index]!;
     for (const { step, tokens } of steps) {
       const own = trajectory.steps[step]!;
       questions.push({ ...about, sequence: afterPrompt(await promptOf(taskId, own), own.tokens), from });
@@ -412,7 +412,7 @@ interface Parts {
   /** The name of the policy's model. */
   policy: string;
   chat: Chat;
-  vision: Vision | Blind;
+  vision: Vision | NoVision;
   experiment: { train: Dataset<unknown>; teacherPrompt?: TeacherPrompt<unknown> };
   warn: (text: string) => void;
   closeLater: (close: () => Promise<void>) => void;

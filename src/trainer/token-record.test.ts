@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { expect, test } from "vitest";
 import type { ConfigInput } from "../config/schema.ts";
 import { readEpisode, type StoredEpisode } from "../tracking/episodes.ts";
-import { packValues, type StepTraining, unpackValues } from "../tracking/json-lines.ts";
+import { packValues, type TokenValues, unpackValues } from "../tracking/json-lines.ts";
 import { openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 
@@ -19,10 +19,10 @@ async function recorded(config: ConfigInput) {
     .split("\n");
   return lines.flatMap((line) => {
     const [{ steps, training, advantage }] = readEpisode(line).trajectories as [StoredEpisode["trajectories"][0]];
-    return [{ step: steps[0]!, advantage, training: training?.[0] as StepTraining | undefined }];
+    return [{ step: steps[0]!, advantage, training: training?.[0] as TokenValues | undefined }];
   });
 }
-const valuesOf = (packed: StepTraining["mask"] | undefined, { tokens }: { tokens: Int32Array }) =>
+const valuesOf = (packed: TokenValues["mask"] | undefined, { tokens }: { tokens: Int32Array }) =>
   Array.from(unpackValues(packed, tokens.length) ?? []);
 
 test("one optimizer step: the trainer's log-probabilities are the sampler's, every ratio is 1", async () => {
@@ -42,7 +42,7 @@ test("one optimizer step: the trainer's log-probabilities are the sampler's, eve
   }
 });
 
-test("several passes move the ratios, and clipped tokens are marked", async () => {
+test("several epochs move the ratios, and clipped tokens are marked", async () => {
   const algorithm = { eps_clip: 0.01, kl_beta: 0.1 };
   const all = await recorded({ training: { ppo_epochs: 3, learning_rate: 1 }, rllm: { algorithm } } as ConfigInput);
   const ratios = all.flatMap(({ step, training }) => valuesOf(training?.ratio, step));

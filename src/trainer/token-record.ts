@@ -1,7 +1,7 @@
 /** Records the values that an update computes for each trained token, so that they can be shown with the episodes. */
 import type { WatchTerm } from "../algorithms/policy-loss.ts";
-import { packValues, type StepTraining } from "../tracking/json-lines.ts";
-import type { SequenceSource } from "../trajectories/batch.ts";
+import { packValues, type TokenValues } from "../tracking/json-lines.ts";
+import type { SequenceOrigin } from "../trajectories/batch.ts";
 import type { Sequence, TokenOutputs, TrainingBatch, Trajectory } from "../trajectories/types.ts";
 import type { TeacherScores } from "./teachers.ts";
 
@@ -10,8 +10,8 @@ export interface TokenRecord {
   watch(part: TrainingBatch): WatchTerm;
   /** For an engine that evaluates a loss itself: the log-probabilities that it returned, unless the part was watched. */
   outputs(part: TrainingBatch, outputs: TokenOutputs): void;
-  /** @param raw the batch before tokens were rejected @param sources `[S]` */
-  byStep(raw: TrainingBatch, sources: readonly SequenceSource[]): Map<Trajectory, (StepTraining | null)[]>;
+  /** @param raw the batch before tokens were rejected @param origins `[S]` */
+  byStep(raw: TrainingBatch, origins: readonly SequenceOrigin[]): Map<Trajectory, (TokenValues | null)[]>;
 }
 
 /** @param batch as it is trained on; its sequences are those of the raw batch, in order */
@@ -51,12 +51,12 @@ export function recordTokens(batch: TrainingBatch, scores?: TeacherScores): Toke
       if (watched.has(part) || outputs.offsets.length !== part.sequences.length + 1) return;
       keep(part, outputs, Array.from(part.sequences.keys()));
     },
-    byStep(raw, sources) {
+    byStep(raw, origins) {
       const ratio = last.map((value, token) => Math.exp(value - (batch.oldLogprobs ?? first)[token]!));
       const { advantages: advantage, referenceLogprobs: reference } = batch;
       const { teacher, choice } = taughtValues(batch, scores);
-      const found = new Map<Trajectory, (StepTraining | null)[]>();
-      for (const [index, { trajectory, steps }] of sources.entries()) {
+      const found = new Map<Trajectory, (TokenValues | null)[]>();
+      for (const [index, { trajectory, steps }] of origins.entries()) {
         const own = found.get(trajectory) ?? trajectory.steps.map(() => null);
         found.set(trajectory, own);
         const places = trainedPlaces(raw.sequences[index]!, batch.sequences[index]!, batch.offsets[index]!);

@@ -71,7 +71,7 @@ describe("train", () => {
 
   it.each([
     [
-      "several minibatches and passes",
+      "several minibatches and epochs",
       { training: { num_minibatches: 2, ppo_epochs: 2 } },
       { "update/optimizer_steps": 4 },
     ],

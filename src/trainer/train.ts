@@ -31,8 +31,8 @@ import {
 } from "./experiment.ts";
 import { type Run, runLoop } from "./loop.ts";
 import { openRun } from "./open-run.ts";
+import { compileOptions, type RunOptions } from "./options.ts";
 import { planOf } from "./plan.ts";
-import { compileRecipe, type Recipe } from "./recipe.ts";
 import { openCheckpoint, requireCheckpoint, resumeOptions, savedConfigFile } from "./resume.ts";
 import { resolveWorkflow } from "./workflow.ts";
 
@@ -209,16 +209,16 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
     // Its warnings were reported with the first attempt.
     const overrides = [...(options.overrides ?? []), ...recovery.overrides()];
     const again = settingsOf(experiment, compose(experiment, { ...options, overrides }), options).composed;
-    attempted = { composed: again, recipe: compile(experiment, again, options) };
+    attempted = { composed: again, runOptions: compile(experiment, again, options) };
   }
 }
 
 async function trainRun(run: Run, experiment: Experiment<unknown>, script: string | undefined): Promise<RunSummary> {
-  const { recipe, progress, folder } = run;
-  const { plan, asynchronous } = recipe;
+  const { options, progress, folder } = run;
+  const { plan, asynchronous } = options;
   if (progress.step === 0 && plan.validatesFirst) run.validation = await run.validate(0);
   if (progress.step < plan.totalSteps) await (asynchronous ? runAsyncLoop(run, asynchronous) : runLoop(run));
-  if (run.strays.error) throw run.strays.error;
+  if (run.unhandled.error) throw run.unhandled.error;
   const done = progress.step >= plan.totalSteps;
   run.emit(await endOf(run, done, experiment, script));
   let history: StepMetrics[] | undefined;
@@ -246,7 +246,7 @@ async function prepareMeasurement(
       const opening = { ...checked, options: { ...options, results }, recovery: undefined };
       const measured = await withRun(experiment, opening, async (run) => {
         const found = await run.validate(step, false);
-        if (run.strays.error) throw run.strays.error;
+        if (run.unhandled.error) throw run.unhandled.error;
         run.emit({ type: "run-end", reason: "done" });
         return found;
       });
@@ -257,16 +257,16 @@ async function prepareMeasurement(
 
 interface Checked {
   composed: ComposedConfig;
-  recipe: Recipe;
+  runOptions: RunOptions;
 }
 
 /** Refuses what cannot work, and reports what has no effect. */
 async function check(experiment: Experiment<unknown>, given: ComposedConfig, options: TrainOptions): Promise<Checked> {
   const { composed, warnings } = settingsOf(experiment, given, options);
   for (const requirement of requirements(experiment, composed, options)) await requirement();
-  const recipe = compile(experiment, composed, options);
+  const runOptions = compile(experiment, composed, options);
   printWarnings(warnings);
-  return { composed, recipe };
+  return { composed, runOptions };
 }
 
 /**
@@ -325,8 +325,8 @@ function workflowOf(experiment: Experiment<unknown>, { rllm }: Config): Workflow
   return resolveWorkflow(experiment, rllm);
 }
 
-function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { engine }: TrainOptions): Recipe {
-  return compileRecipe(composed, engine?.engine.capabilities ?? capabilitiesOf(composed.config), experiment);
+function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { engine }: TrainOptions): RunOptions {
+  return compileOptions(composed, engine?.engine.capabilities ?? capabilitiesOf(composed.config), experiment);
 }
 
 interface Opening extends Checked {
@@ -341,19 +341,19 @@ interface Opening extends Checked {
  */
 async function withRun<T>(
   experiment: Experiment<unknown>,
-  { composed, recipe, options, recovery }: Opening,
+  { composed, runOptions, options, recovery }: Opening,
   work: (run: Run) => Promise<T>,
 ): Promise<T | undefined> {
   const workflow = await workflowOf(experiment, composed.config);
   let opened: Awaited<ReturnType<typeof openRun>> | undefined;
   let failed = false;
   try {
-    opened = await openRun({ ...experiment, workflow }, composed, recipe, {
+    opened = await openRun({ ...experiment, workflow }, composed, runOptions, {
       ...options,
       recoveries: recovery?.count ?? 0,
     });
     recovery?.begin(opened.run);
-    return await Promise.race([work(opened.run), opened.run.strays.fatal]);
+    return await Promise.race([work(opened.run), opened.run.unhandled.fatal]);
   } catch (error) {
     failed = true;
     const recovers = recovery?.after(error);
@@ -404,7 +404,7 @@ async function endOf(
   { next, validation }: Experiment<unknown>,
   script: string | undefined,
 ): Promise<RunEvent> {
-  const { folder, progress, recipe, canMerge } = run;
+  const { folder, progress, options, canMerge } = run;
   const path = folder && relative(process.cwd(), folder.path);
   if (!done) {
     return {
@@ -419,7 +419,7 @@ async function endOf(
   if (answers.length > 0) report.push("", "The same prompts before and after training:", ...answers);
   const best = await bestCheckpoint(folder.checkpoints);
   if (best?.score !== undefined && best.step !== progress.step) {
-    const value = `${recipe.checkpoints.bestMetric} is ${formatNumber(best.score)}, of step ${best.step}`;
+    const value = `${options.checkpoints.bestMetric} is ${formatNumber(best.score)}, of step ${best.step}`;
     report.push("", `The best ${value}: ${path}/best`);
   }
   report.push(

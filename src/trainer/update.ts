@@ -32,12 +32,12 @@ import {
   type AdamOptions,
   adamAt,
   allAtOnce,
-  askCritic,
   type CriticOptions,
   criticStepMetrics,
+  estimateValues,
+  type Microbatches,
   noSteps,
   policyStepMetrics,
-  type Shares,
   takeCriticStep,
   takeStep,
 } from "./optimizer-steps.ts";
@@ -117,7 +117,7 @@ async function prepareBatch(
     metrics["actor/reward_kl_penalty_coeff"] = penalty.weight;
   }
   if (critic) {
-    const judged = await askCritic(critic, batch, rewards, penalties, options);
+    const judged = await estimateValues(critic, batch, rewards, penalties, options);
     batch = judged.batch;
     Object.assign(metrics, judged.metrics);
   }
@@ -266,9 +266,9 @@ export interface UpdateOptions {
   loss: Omit<PolicyLossOptions, "kl">;
   kl: KlOptions | undefined;
   prepare: PrepareOptions;
-  /** Passes over the batch. */
-  passes: number;
-  /** Optimizer steps of a pass. */
+  /** Times that the batch is learned from. */
+  epochs: number;
+  /** Optimizer steps of an epoch. */
   minibatches: number;
   seed: number;
   adam: AdamOptions;
@@ -282,8 +282,8 @@ export interface UpdateContext {
   step: number;
   /** The current weight of an adaptive KL term; undefined before its first change. */
   klWeight: number | undefined;
-  /** Which sequences go into each forward and backward pass of an optimizer step. */
-  shares?: Shares;
+  /** Which sequences go into each microbatch of an optimizer step. */
+  microbatches?: Microbatches;
   /** What teachers say of the batch. */
   scores?: TeacherScores | undefined;
   onProgress(done: number, total: number): void;
@@ -300,7 +300,7 @@ export interface Update {
 }
 
 /**
- * Trains on a batch: passes of optimizer steps, one per minibatch. Sequences that cannot contribute a gradient count in
+ * Trains on a batch: epochs of optimizer steps, one per minibatch. Sequences that cannot contribute a gradient count in
  * the denominators and cost nothing else; a minibatch without any signal is not a step. A critic learns from the same
  * minibatches, from all of their tokens; in its warm-up it learns alone.
  */
@@ -308,7 +308,7 @@ export async function updatePolicy(
   models: Pick<Models, "learner" | "reference" | "critic">,
   rawBatch: TrainingBatch,
   options: UpdateOptions,
-  { step, klWeight: knownWeight, shares = allAtOnce, scores, onProgress }: UpdateContext,
+  { step, klWeight: knownWeight, microbatches = allAtOnce, scores, onProgress }: UpdateContext,
 ): Promise<Update> {
   const { learner, critic } = models;
   const kl = options.kl && { ...options.kl, weight: knownWeight ?? options.kl.weight };
@@ -324,19 +324,19 @@ export async function updatePolicy(
   const criticStep = {
     loss: options.critic.loss,
     adam: adamAt(options.critic.adam, step),
-    shares,
+    microbatches,
     advantages: options.prepare.advantages,
   };
   const criticAlone = critic !== undefined && step <= options.critic.warmupSteps;
-  const total = batch.sequences.length * options.passes;
+  const total = batch.sequences.length * options.epochs;
   const [steps, criticSteps] = [noSteps(), noSteps()];
   let withoutSignal = 0;
   let mismatch: Record<string, number> = {};
   let failure: string | undefined;
   let done = 0;
 
-  for (let pass = 0; pass < options.passes; pass++) {
-    const seed = deriveSeed(options.seed, "minibatches", step, pass);
+  for (let epoch = 0; epoch < options.epochs; epoch++) {
+    const seed = deriveSeed(options.seed, "minibatches", step, epoch);
     for (const minibatch of splitBatch(batch, options.minibatches, seed)) {
       if (critic) failure = (await takeCriticStep(criticSteps, critic, minibatch, criticStep)) ?? failure;
       const part = lossPart(minibatch, loss);
@@ -345,8 +345,8 @@ export async function updatePolicy(
         const constants = { ...loss.constants, seed: deriveSeed(seed, "loss", steps.results.length) };
         const own = policyLoss(part, { ...loss, constants }, tokens.watch(part));
         const taught =
-          options.teacher && scores ? taughtLearner(learner, part, scores, options.teacher, loss) : learner;
-        const dropped = await takeStep(steps, taught, part, own, shares, adam);
+          options.teacher && scores ? withTeacherTerm(learner, part, scores, options.teacher, loss) : learner;
+        const dropped = await takeStep(steps, taught, part, own, microbatches, adam);
         if (dropped === undefined) tokens.outputs(part, steps.results.at(-1)!.outputs);
         failure = dropped ?? failure;
         // Only the first minibatch is comparable: later ones are trained with newer weights than they were sampled with.
@@ -384,7 +384,7 @@ export async function updatePolicy(
 }
 
 /** The loss against the teacher has the weights of the policy loss's tokens. */
-function taughtLearner(
+function withTeacherTerm(
   learner: Learner,
   part: TrainingBatch,
   scores: TeacherScores,

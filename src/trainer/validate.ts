@@ -63,7 +63,7 @@ async function attemptAll(
     for (const tasks of batches(dataset, atOnce)) {
       episodes.push(...(await rollouts.collect({ ...attempts, tasks, step })));
     }
-  } while (await outage.lasts({ mode: "val", step }, episodes));
+  } while (await outage.retry({ mode: "val", step }, episodes));
   return episodes;
 }
 

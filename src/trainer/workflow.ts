@@ -4,7 +4,7 @@ import type { Agent, Workflow } from "../agents/types.ts";
 import { cumulative, multiTurn } from "../agents/workflows.ts";
 import { UserError } from "../base/errors.ts";
 import { nearest } from "../base/text.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import type { Config } from "../config/schema.ts";
 import type { Task } from "../data/dataset.ts";
 import { remoteReward } from "../rewards/remote.ts";
@@ -128,9 +128,9 @@ async function agentMode<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workf
 
 async function namedWorkflow<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workflow<Row>> {
   const { name, workflow_args: args } = rllm.workflow;
-  const users = own(parts.workflows, name);
+  const users = ownValue(parts.workflows, name);
   if (users || isModulePath(name)) return ownWorkflow(users, name, parts, rllm);
-  const built = own(builtInWorkflows, name);
+  const built = ownValue(builtInWorkflows, name);
   const key = "rllm.workflow.name";
   if (built === undefined)
     throw unknownName(name, key, [...Object.keys(parts.workflows ?? {}), ...Object.keys(builtInWorkflows)]);
@@ -224,7 +224,7 @@ async function environmentMaker<Row>(
 ) {
   const known = { ...builtInEnvironments(parts), ...parts.environments };
   const make = await makerOf<EnvironmentFactory<Row>>(known, name, key);
-  if (own(parts.environments, name) !== undefined || !gradedByReward.includes(name)) {
+  if (ownValue(parts.environments, name) !== undefined || !gradedByReward.includes(name)) {
     refuseUnread(rllm, {
       because: `the environment ${name} gives rewards of its own`,
       settings: ["rllm.reward.remote_url"],
@@ -241,7 +241,7 @@ async function makerOf<Maker extends (...args: never[]) => unknown>(
   name: string,
   key: string,
 ): Promise<Maker> {
-  const factory = own(known, name);
+  const factory = ownValue(known, name);
   if (factory) return factory;
   if (!isModulePath(name)) throw unknownName(name, key, Object.keys(known));
   const loaded = await loadExport(name, key);

@@ -295,7 +295,7 @@ export type MemberAdvantage = number | readonly StepAdvantage[];
 export type StepAdvantage = number | ArrayLike<number>;
 
 /** Where a sequence of a batch comes from: the trained steps of a trajectory. */
-export interface SequenceSource {
+export interface SequenceOrigin {
   trajectory: Trajectory;
   steps: SampledSequence["steps"];
 }
@@ -345,7 +345,7 @@ export function toBatch(
   groups: readonly TrajectoryGroup[],
   advantages: readonly (readonly MemberAdvantage[])[],
   filters: SequenceFilters,
-): { batch: TrainingBatch; sources: SequenceSource[]; metrics: Record<string, number> } {
+): { batch: TrainingBatch; origins: SequenceOrigin[]; metrics: Record<string, number> } {
   const rows: Row[] = [];
   const dropped = Object.fromEntries(Object.keys(dropMetrics).map((cause) => [cause, 0])) as Record<DropCause, number>;
   const stepCounts: number[] = [];
@@ -378,7 +378,7 @@ export function toBatch(
   if (sequencesMade > 0) metrics["batch/merge_compression_ratio"] = steps / sequencesMade;
   return {
     batch: packRows(rows),
-    sources: rows.map(({ trajectory, sequence: { steps } }) => ({ trajectory, steps })),
+    origins: rows.map(({ trajectory, sequence: { steps } }) => ({ trajectory, steps })),
     metrics,
   };
 }

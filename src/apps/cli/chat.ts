@@ -5,7 +5,7 @@ import type { Command } from "commander";
 import type { Sampler, SamplingParams } from "../../backends/engine.ts";
 import { HoneError, RunError, UserError } from "../../base/errors.ts";
 import { printableLines } from "../../base/text.ts";
-import { type Blind, renderWithImages, type Vision } from "../../chat/images.ts";
+import { type NoVision, renderWithImages, type Vision } from "../../chat/images.ts";
 import { type ChatMessage, type ImagePart, toMessage } from "../../chat/messages.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
@@ -118,7 +118,7 @@ async function attach({ vision, print }: Turn, file: string | undefined): Promis
 interface Turn {
   sampler: Sampler;
   chat: Chat;
-  vision: Vision | Blind;
+  vision: Vision | NoVision;
   /** Longest reply in tokens. */
   maxTokens: number;
   /** Longest conversation in tokens, the reply included. */

@@ -17,7 +17,7 @@ import { checkTemplate, describeTemplate } from "../../chat/renderers.ts";
 import type { Config } from "../../config/schema.ts";
 import { describeIsolation, openSandbox } from "../../rewards/sandbox/sandbox.ts";
 import { outColors } from "../../tracking/console-lines.ts";
-import { otherModelsIn } from "../../trainer/recipe.ts";
+import { otherModelsIn } from "../../trainer/options.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import { composeSupported, overrides } from "./options.ts";
 import { showStatus, wrapped } from "./report-error.ts";

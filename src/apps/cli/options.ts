@@ -9,7 +9,7 @@ import type { ScriptFacts } from "../../backends/rule.ts";
 import { messageOf, UserError } from "../../base/errors.ts";
 import { importModule } from "../../base/import-module.ts";
 import { printableJson } from "../../base/text.ts";
-import type { Blind, Vision } from "../../chat/images.ts";
+import type { NoVision, Vision } from "../../chat/images.ts";
 import type { Chat } from "../../chat/types.ts";
 import { type ComposedConfig, composeConfig } from "../../config/compose.ts";
 import { printWarnings, shownTree } from "../../config/secrets.ts";
@@ -257,7 +257,7 @@ export async function loadSpanFilter(file: string | undefined): Promise<TraceFil
 export interface OpenModel {
   sampler: Sampler;
   chat: Chat;
-  vision: Vision | Blind;
+  vision: Vision | NoVision;
   name: string;
   /** The longest conversation in tokens. */
   maxLength: number;

@@ -123,7 +123,7 @@ async function stepBy(loss: (batch: TrainingBatch) => Loss, batch: { old: boolea
   };
 }
 
-const twoPasses =
+const twoMicrobatches =
   (options: PolicyLossOptions) =>
   (batch: TrainingBatch): Loss => {
     const { hosted: _, ...loss } = policyLoss(batch, options);
@@ -153,7 +153,7 @@ describe.each([
     async ({ lossFn, aggMode, ...batch }) => {
       const options = { ...base, lossFn, aggMode };
       const named = await stepBy((own) => policyLoss(own, options), batch);
-      const plainly = await stepBy(twoPasses(options), batch);
+      const plainly = await stepBy(twoMicrobatches(options), batch);
       expect(named.hosted?.tinker?.name).toBe(batch.old && lossFn !== "gpg" ? lossFn : "cross_entropy");
       expect([named.paths, plainly.paths]).toEqual([
         [1, 0],

@@ -10,7 +10,7 @@ import { lossDefaults, namedLosses, policyLosses } from "../../algorithms/policy
 import type { Loss, LossValue } from "../../algorithms/types.ts";
 import { UserError } from "../../base/errors.ts";
 import { nearest } from "../../base/text.ts";
-import { own, valuesAt } from "../../base/values.ts";
+import { ownValue, valuesAt } from "../../base/values.ts";
 import type { TokenOutputs } from "../../trajectories/types.ts";
 
 type Values = Readonly<Record<string, Float32Array>>;
@@ -87,7 +87,7 @@ const others: Readonly<Record<string, Omit<TinkerLoss, "config">>> = {
 const tinkerLosses: Readonly<Record<string, TinkerLoss>> = Object.fromEntries(
   namedLosses.flatMap(([name, loss]) => {
     if (loss.served === undefined) return [];
-    return [[name, { inputs: policyInputs, datum: ownLoss(loss), ...own(others, name), config: loss.served }]];
+    return [[name, { inputs: policyInputs, datum: ownLoss(loss), ...ownValue(others, name), config: loss.served }]];
   }),
 );
 

@@ -1,7 +1,7 @@
 /** Styled text, and breaking it into rows of a terminal. */
 
 import { dotted, printable } from "../../base/text.ts";
-import { mean, own } from "../../base/values.ts";
+import { mean, ownValue } from "../../base/values.ts";
 import { type ChatMessage, describeContent, type ToolDefinition } from "../../chat/messages.ts";
 import { chart } from "../../tracking/console-lines.ts";
 import { type StoredEpisode, type StoredTrajectory, tokenAdvantages } from "../../tracking/episodes.ts";
@@ -231,7 +231,7 @@ function messageRows(message: ChatMessage, { width, coloring }: TranscriptOption
   const { role, reasoning, toolCalls = [], name } = message;
   const content = describeContent(message.content);
   const style = coloring === "mask" ? dim : "";
-  const rows: Row[] = [[span(`${role}${name === undefined ? "" : ` ${name}`}:`, own(roles, role) ?? "")]];
+  const rows: Row[] = [[span(`${role}${name === undefined ? "" : ` ${name}`}:`, ownValue(roles, role) ?? "")]];
   if (reasoning) rows.push(...wrap([span("thinking: ", dim), span(reasoning, dim)], width));
   if (content !== "" || toolCalls.length === 0) rows.push(...wrap([span(content, style)], width));
   for (const call of toolCalls) {
@@ -357,7 +357,7 @@ export function press(state: BrowserState, key: string, content: BrowserContent,
   }
   const page = Math.max(1, size.rows - 4);
   const moves = { up: -1, k: -1, down: 1, j: 1, pageup: -page, pagedown: page, space: page, home: -1e9, end: 1e9 };
-  const move = own<number>(moves, key);
+  const move = ownValue<number>(moves, key);
   if (move === undefined) return state;
   if (atStart) return { ...state, file: within(file + move, content.files.length) };
   if (screen === "episodes") return { ...state, episode: within(episode + move, episodes.length) };

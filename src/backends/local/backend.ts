@@ -7,11 +7,11 @@ import type { BackendDescriptor } from "../backend.ts";
 import { adapterSpec, composeEngine } from "../engine-parts.ts";
 import {
   broadcasts,
-  ownServerRules,
   refusalOfImages,
   serverShare,
   sleepsWhileTraining,
-} from "../servers/own-server.ts";
+  startedServerRules,
+} from "../servers/started-server.ts";
 import { modelSource } from "./models.ts";
 import {
   capabilities,
@@ -49,7 +49,7 @@ export const local: BackendDescriptor = {
     const kind = samplerType(config);
     return kind === "own" ? trainer : capabilitiesWith(kind, trainer);
   },
-  rules: ownServerRules,
+  rules: startedServerRules,
   check({ config }) {
     modelSource(config.model.name);
     if (serversOf(config)) serverKey(config);
@@ -66,7 +66,7 @@ export const local: BackendDescriptor = {
     try {
       if (kind === "own") {
         if (trainingProcesses(config) === 1) return trainer;
-        const { workerPolicies } = await import("./own-sampler.ts");
+        const { workerPolicies } = await import("./worker-sampler.ts");
         return composeEngine({ trainer, samplers: await workerPolicies(trainer, { ...options, folder: published }) });
       }
       const [{ servedPolicies }, { openTokenizer }] = await Promise.all([
@@ -88,8 +88,8 @@ export const local: BackendDescriptor = {
         const serverOptions = { ...serving, ...running, apiKey: serverKey(config) };
         return composeEngine({ ...parts, samplers: servedPolicies({ model, images, createPolicy }, serverOptions) });
       }
-      const { startOwnServer } = await import("../servers/start-servers.ts");
-      const own = await startOwnServer(config, { model, nccl, images }, hooks);
+      const { startSamplingServer } = await import("../servers/start-servers.ts");
+      const own = await startSamplingServer(config, { model, nccl, images }, hooks);
       const { url, apiKey, died, stop } = own;
       const sleeps = sleepsWhileTraining(config);
       const broadcastTo = broadcasts(config, trainer) ? tensor_parallel : undefined;

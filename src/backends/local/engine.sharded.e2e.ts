@@ -19,7 +19,7 @@ import type { Engine } from "../engine.ts";
 import { composeEngine } from "../engine-parts.ts";
 import { openLocalEngine } from "./engine.ts";
 import { shardedCapabilities } from "./options.ts";
-import { workerPolicies } from "./own-sampler.ts";
+import { workerPolicies } from "./worker-sampler.ts";
 
 type Options = Parameters<typeof openLocalEngine>[0];
 

@@ -5,7 +5,7 @@ import { join, resolve } from "node:path";
 import { UserError } from "../../base/errors.ts";
 import { preparePackage } from "../../base/python.ts";
 import { nearest } from "../../base/text.ts";
-import { own } from "../../base/values.ts";
+import { ownValue } from "../../base/values.ts";
 import type { Config } from "../../config/schema.ts";
 
 interface PackagedModel {
@@ -38,7 +38,7 @@ const hubId = /^[A-Za-z0-9][\w.-]*\/[A-Za-z0-9][\w.-]*$/;
  * @throws UserError when the name is none of them, or a folder or file without a model
  */
 export function modelSource(name: string, key = "model.name"): ModelSource {
-  const alias = own(modelAliases, name.toLowerCase());
+  const alias = ownValue(modelAliases, name.toLowerCase());
   if (alias !== undefined) return { kind: "package", model: alias };
   const path = resolve(name.startsWith("~/") ? join(homedir(), name.slice(2)) : name);
   if (existsSync(path)) return { kind: "path", path: checkModelPath(path, name, key) };

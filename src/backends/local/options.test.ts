@@ -3,7 +3,7 @@ import { delimiter, join } from "node:path";
 import { afterEach, describe, expect, it, test, vi } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { serverShare } from "../servers/own-server.ts";
+import { serverShare } from "../servers/started-server.ts";
 import { samplerType, threadEnvironment, trainingProcesses, usableCores } from "./options.ts";
 
 describe("cores", () => {

@@ -18,7 +18,7 @@ import { openLocalEngine } from "../local/engine.ts";
 import { localEngineOptions } from "../local/options.ts";
 import type { ServerProcess } from "./process.ts";
 import { serverSampler } from "./sampler.ts";
-import { startOwnServer } from "./start-servers.ts";
+import { startSamplingServer } from "./start-servers.ts";
 
 const root = temporaryFolder("routing");
 const model = join(root, "model");
@@ -41,7 +41,7 @@ beforeAll(async () => {
   engine = await openLocalEngine(localEngineOptions(config(), hooks));
   process.env.PYTHONPATH = join(import.meta.dirname, "../../../worker/tests/triton_on_cpu");
   process.env.VLLM_USE_V2_MODEL_RUNNER = "1";
-  server = await startOwnServer(config(), engine, hooks);
+  server = await startSamplingServer(config(), engine, hooks);
 });
 afterAll(async () => {
   await engine?.close();

@@ -199,12 +199,12 @@ async function serverScorer(
 // Reward models on inference servers: finds the servers of each model or starts one, and checks that they serve it.
 
 /** A server that Hone started. */
-type OwnServer = Pick<ServerProcess, "url" | "apiKey" | "answers" | "died" | "stop">;
+type StartedServer = Pick<ServerProcess, "url" | "apiKey" | "answers" | "died" | "stop">;
 
 export interface ScoringServersOptions extends Omit<RequestOptions, "settings" | "own"> {
   /** URLs of running servers; if empty, `start` starts one for each reward model. */
   urls: readonly string[];
-  start(directory: string): Promise<OwnServer>;
+  start(directory: string): Promise<StartedServer>;
   /** All reward models of the run. */
   models: readonly string[];
   /** The folder of a reward model, for its tokenizer and chat template. */
@@ -229,7 +229,7 @@ const modelConfig = z.looseObject({
 /** Servers are contacted or started when a reward model is opened. */
 export function servedScorers(options: ScoringServersOptions): ScoringPart {
   const scorers: ServerScorer[] = [];
-  const started: OwnServer[] = [];
+  const started: StartedServer[] = [];
   let assigned: Promise<ReadonlyMap<string, readonly ScoringServer[]>> | undefined;
   let reportDeath: (reason: Error) => void;
   const died = new Promise<Error>((resolve) => {
@@ -243,7 +243,7 @@ export function servedScorers(options: ScoringServersOptions): ScoringPart {
     return { url, ...(await readModel(askAt(url, apiKey))) };
   }
 
-  async function start(directory: string): Promise<OwnServer> {
+  async function start(directory: string): Promise<StartedServer> {
     const server = await options.start(directory);
     started.push(server);
     void server.died.then(reportDeath);

@@ -18,14 +18,14 @@ import {
   sglangLaunch,
   vllmLaunch,
 } from "./launch.ts";
-import { broadcasts, gpuOptions, isOnGpu, launchOptions } from "./own-server.ts";
 import { type ServerProcess, startServer } from "./process.ts";
 import { servedScorers } from "./scoring.ts";
+import { broadcasts, gpuOptions, isOnGpu, launchOptions } from "./started-server.ts";
 
 type StartHooks = Pick<EngineHooks, "logFile" | "onStatus">;
 
 /** @throws UserError when its environment is missing; EngineDied when it ends before it answers */
-export async function startOwnServer(
+export async function startSamplingServer(
   config: Config,
   { model, nccl, images }: { model: ModelInfo; nccl?: string | undefined; images?: unknown },
   hooks: StartHooks,

@@ -5,7 +5,7 @@ import type { BackendDescriptor } from "../backend.ts";
 import { composeEngine } from "../engine-parts.ts";
 import { modelSource } from "../local/models.ts";
 import { usableCores } from "../local/options.ts";
-import { launchOptions } from "../servers/own-server.ts";
+import { launchOptions } from "../servers/started-server.ts";
 import { capabilities, reasonUnused, verlEngineOptions } from "./options.ts";
 
 export const verl: BackendDescriptor = {

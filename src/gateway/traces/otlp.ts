@@ -3,7 +3,7 @@
  * tasks and rows for supervised training, and never batches of reinforcement learning.
  */
 import { messageOf, UserError } from "../../base/errors.ts";
-import { isObject, mean, own } from "../../base/values.ts";
+import { isObject, mean, ownValue } from "../../base/values.ts";
 import {
   type ChatMessage,
   type ImagePart,
@@ -335,7 +335,7 @@ function readValue(value: unknown, depth: number): unknown {
   if (isObject(arrayValue)) return listOf(arrayValue.values).map((one) => readValue(one, depth + 1));
   if (!isObject(kvlistValue)) return null;
   return Object.fromEntries(
-    listOf(kvlistValue.values).map((one) => [label(one.key), readValue(own(one, "value"), depth + 1)]),
+    listOf(kvlistValue.values).map((one) => [label(one.key), readValue(ownValue(one, "value"), depth + 1)]),
   );
 }
 

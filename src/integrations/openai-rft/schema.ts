@@ -1,7 +1,7 @@
 /** The grader files of OpenAI's reinforcement fine-tuning and Evals, and what Hone refuses of them. */
 import { z } from "zod";
 import { UserError } from "../../base/errors.ts";
-import { isObject, own } from "../../base/values.ts";
+import { isObject, ownValue } from "../../base/values.ts";
 
 const text = z.string();
 const about = { name: text.optional(), pass_threshold: z.number().optional(), id: text.optional() };
@@ -205,7 +205,7 @@ function toPath(reference: string, template: string): string[] {
 function valueAt(values: Namespaces, path: readonly string[]): unknown {
   return path.reduce<unknown>((inner, part) => {
     if (Array.isArray(inner)) return inner[Number(part)];
-    return isObject(inner) ? own(inner, part) : undefined;
+    return isObject(inner) ? ownValue(inner, part) : undefined;
   }, values);
 }
 

@@ -6,7 +6,7 @@ import { HoneError, messageOf, readable, UserError } from "../../../base/errors.
 import { readInside } from "../../../base/files.ts";
 import { isLocked } from "../../../base/folder-lock.ts";
 import { maskUrls, maskUrlsIn } from "../../../base/text.ts";
-import { own } from "../../../base/values.ts";
+import { ownValue } from "../../../base/values.ts";
 import { configKeys } from "../../../config/schema.ts";
 import type { OriginKind } from "../../../config/tree.ts";
 import { lastEnd } from "../../../tracking/journal.ts";
@@ -110,7 +110,7 @@ function toEntry(node: Node | null, key: string, origins: ChosenOrigins | undefi
 
 /** Earlier versions recorded only the text of an origin, which begins with "default" for a default. */
 function kindOf(key: string, text: string, origins: ChosenOrigins | undefined): OriginKind | "unknown" {
-  if (origins !== undefined) return own(origins, key) ?? "default";
+  if (origins !== undefined) return ownValue(origins, key) ?? "default";
   return /^(?:(?:synced|forwarded) from \S+ \()?default\b/.test(text) ? "default" : "unknown";
 }
 

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { expect, test } from "vitest";
 import { temporaryFolder } from "../../base/files.ts";
 import { composeConfig } from "../../config/compose.ts";
-import { alternates, broadcasts, gpuOptions, launchOptions, refusalOfImages } from "./own-server.ts";
+import { alternates, broadcasts, gpuOptions, launchOptions, refusalOfImages } from "./started-server.ts";
 
 const configOf = (...overrides: string[]) =>
   composeConfig({ overrides: ["local.sampler.type=vllm", ...overrides] }).config;

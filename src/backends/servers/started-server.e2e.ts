@@ -33,9 +33,9 @@ import { openLocalEngine } from "../local/engine.ts";
 import { capabilitiesWith, localEngineOptions } from "../local/options.ts";
 import { servedPolicies } from "./policies.ts";
 import type { ServerProcess } from "./process.ts";
-import { startOwnServer } from "./start-servers.ts";
+import { startSamplingServer } from "./start-servers.ts";
 
-const root = temporaryFolder("own-server");
+const root = temporaryFolder("started-server");
 const model = join(root, "qwen2_vl");
 const config = () =>
   composeConfig({
@@ -54,7 +54,7 @@ beforeAll(async () => {
   await makeTinyVisionModel(root, "qwen2_vl", 32);
   const hooks = { logFile: join(root, "worker.log") };
   local = await openLocalEngine(localEngineOptions(config(), hooks));
-  server = await startOwnServer(config(), local, hooks);
+  server = await startSamplingServer(config(), local, hooks);
   const tokenizer = openTokenizer(local.model.directory);
   encode = (written) => tokenizer.encode(written);
   const programs = [{ died: server.died, close: server.stop }];

@@ -1,9 +1,9 @@
 /** What a run learns from: rollouts (`loop.ts`), or the rows and pairs of a dataset (`src/supervised`). The loop does not know which. */
-import type { Blind, Vision } from "../chat/images.ts";
+import type { NoVision, Vision } from "../chat/images.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
 import type { Dataset, TaskOptions } from "../data/dataset.ts";
-import type { SequenceSource } from "../trajectories/batch.ts";
+import type { SequenceOrigin } from "../trajectories/batch.ts";
 import type { GatheredStep } from "../trajectories/groups.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
 import type { Credit } from "./credit.ts";
@@ -16,11 +16,11 @@ export interface StepInput {
   credit: Credit;
   batch: TrainingBatch;
   /** `[S]` */
-  sources: readonly SequenceSource[];
+  origins: readonly SequenceOrigin[];
   metrics: Record<string, number>;
 }
 
-export interface Source {
+export interface StepSource {
   /** The name of the time that `next` takes: `time/{phase}`. */
   readonly phase: string;
   /** Whether it samples, so that the weights of each step must be published. */
@@ -33,21 +33,21 @@ export interface Source {
 }
 
 /** What an experiment can name instead of rollouts. */
-export interface SourceKind {
+export interface StepSourceKind {
   /** The value of `training.source`. */
   name: Exclude<Config["training"]["source"], "rollouts">;
   /** Whether it compares with the model before training. */
   needsReference: boolean;
   /** @throws UserError for data that cannot be used */
-  open(parts: SourceParts, config: Config): Promise<Source> | Source;
+  open(parts: StepSourceParts, config: Config): Promise<StepSource> | StepSource;
 }
 
-export interface SourceParts {
+export interface StepSourceParts {
   tasks: Dataset<unknown>;
   chat: Chat;
-  vision: Vision | Blind;
+  vision: Vision | NoVision;
   models: Models;
-  recipe: { tasks: TaskOptions; update: UpdateOptions };
+  options: { tasks: TaskOptions; update: UpdateOptions };
   /** The longest sequence that all models accept, in tokens. */
   contextWindow: number;
   vocabularySize: number;

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { lossDefaults } from "../algorithms/policy-losses.ts";
 import { composeConfig } from "../config/compose.ts";
-import { klOptions, otherModels, otherModelsIn, policyLossOptions, rewardModelOptions } from "./recipe.ts";
+import { klOptions, otherModels, otherModelsIn, policyLossOptions, rewardModelOptions } from "./options.ts";
 
 const optionsOf = (...overrides: string[]) => rewardModelOptions(composeConfig({ overrides }).config);
 

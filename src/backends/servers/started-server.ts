@@ -53,7 +53,7 @@ export function broadcasts(
 }
 
 /** What such a server requires of settings and of the machine. */
-export const ownServerRules: readonly Rule[] = [
+export const startedServerRules: readonly Rule[] = [
   {
     outcome: "invalid",
     keys: ["local.sampler.devices"],

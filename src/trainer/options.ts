@@ -15,7 +15,7 @@ import { epsClip, lossByName, type PolicyLossName } from "../algorithms/policy-l
 import type { Capabilities, LearnerSpec, OtherModel, PolicySpec } from "../backends/engine.ts";
 import { adapterSpec } from "../backends/engine-parts.ts";
 import { comparesLikely, learnsFromRewards } from "../backends/teachers.ts";
-import { own } from "../base/values.ts";
+import { ownValue } from "../base/values.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import { tasksPerDraw, tasksPerStep } from "../data/dataset.ts";
@@ -122,7 +122,7 @@ export function policyLossOptions(
 
 /** The rules about settings have refused names that do not exist. */
 const lossNamed = (name: string, custom: CustomLosses): PolicyLossName | CustomLoss =>
-  own(custom, name) ?? lossByName(name)!;
+  ownValue(custom, name) ?? lossByName(name)!;
 
 function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOptions {
   const { tis_mode, tis_cap, tis_normalize, rs_mode, rs_threshold } = algorithm.rollout_correction;
@@ -162,7 +162,7 @@ function updateOptions(
       teacher: teacher.advantages,
       comparesLikely: distillation.enabled && comparesLikely(config),
     },
-    passes: training.ppo_epochs,
+    epochs: training.ppo_epochs,
     minibatches: training.num_minibatches,
     seed: trainer.seed,
     adam: adamOptions(config, totalSteps),
@@ -215,9 +215,9 @@ function otherModel({ model }: Config, name: string | null): Pick<LearnerSpec, "
 
 // The configuration, compiled once into the options of each stage. `src/rules` has checked it.
 
-export type Recipe = ReturnType<typeof compileRecipe>;
+export type RunOptions = ReturnType<typeof compileOptions>;
 
-export function compileRecipe(
+export function compileOptions(
   composed: Pick<ComposedConfig, "config" | "origins">,
   capabilities: Capabilities,
   experiment: Experiment<unknown>,
@@ -341,7 +341,9 @@ function gatheringOptions(config: Config): GatheringOptions {
 
 // The models that a run opens on its engine beside the policy, whose memory is computed before anything is loaded.
 
-type Parts = Pick<Recipe, "teaching" | "rewardModels"> & { models: Pick<Recipe["models"], "reference" | "critic"> };
+type Parts = Pick<RunOptions, "teaching" | "rewardModels"> & {
+  models: Pick<RunOptions["models"], "reference" | "critic">;
+};
 
 /** What a configuration names without its experiment, which may define losses and estimators of its own. */
 export function otherModelsIn(config: Config): OtherModel[] {
