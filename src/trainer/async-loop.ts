@@ -1,6 +1,6 @@
 /**
- * The producing half of asynchronous training: runs the rollouts of the tasks that the window dispatches, and hands out
- * each task's episodes when its last rollout has ended.
+ * The asynchronous loop: rollouts run ahead of the updates, within a window. Tasks are dispatched, each task's
+ * episodes wait until its last rollout has ended, and each training step takes a batch of them.
  */
 import { createHash } from "node:crypto";
 import { setMaxListeners } from "node:events";
@@ -47,6 +47,9 @@ import { sampledTokens } from "./record.ts";
 import type { Attempts } from "./rollouts.ts";
 import { askTeachers } from "./teachers.ts";
 import { updatePolicy } from "./update.ts";
+
+// The producing half of asynchronous training: runs the rollouts of the tasks that the window dispatches, and hands
+// out each task's episodes when its last rollout has ended.
 
 /** All rollouts of one dispatched task. */
 interface TaskResult {

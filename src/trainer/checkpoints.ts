@@ -1,4 +1,6 @@
-/** checkpoint.json: describes a checkpoint and lists the files that it must have. */
+/**
+ * Checkpoints of a run: folders that are complete or absent. How one is described, saved, verified, kept and deleted.
+ */
 import { createHash } from "node:crypto";
 import { createReadStream, existsSync } from "node:fs";
 import { type FileHandle, mkdir, open, readdir, rename, rm, stat, statfs } from "node:fs/promises";
@@ -9,6 +11,8 @@ import { isObject, ownValue } from "../base/values.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import { numbersOf, toJson } from "../tracking/json-lines.ts";
 import type { Models, Progress, Validation } from "./state.ts";
+
+// checkpoint.json: describes a checkpoint and lists the files that it must have.
 
 /** The content of a checkpoint in addition to its folders `policy/` and `critic/`. */
 export interface CheckpointContent {

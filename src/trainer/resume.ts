@@ -1,4 +1,4 @@
-/** Finds a checkpoint by its own folder, its run's folder, or a link to one of them. */
+/** Continues a run or starts from a checkpoint: finds it, verifies it, and restores weights and progress. */
 import { existsSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { backendHolding } from "../backends/backends.ts";
@@ -11,6 +11,8 @@ import type { RunEvent } from "../tracking/events.ts";
 import { newestRun } from "../tracking/run-folder.ts";
 import { bestCheckpoint, type Checkpoint, forgetCheckpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
 import type { Models, Progress } from "./state.ts";
+
+// Finds a checkpoint by its own folder, its run's folder, or a link to one of them.
 
 export interface OpenCheckpoint {
   folder: string;

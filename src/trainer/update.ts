@@ -1,4 +1,7 @@
-/** Prepares a batch for training: log-probabilities to compare with, penalties, off-policy correction. */
+/**
+ * The update of a step: prepares the batch (log-probabilities to compare with, penalties, off-policy correction), then
+ * takes optimizer steps.
+ */
 import {
   discountAdvantages,
   normalizeAdvantages,
@@ -44,6 +47,8 @@ import {
 import type { Models } from "./state.ts";
 import { learnFromTeacher, overlapRatio, type TeacherScores, type TeacherTerm, teacherMetrics } from "./teachers.ts";
 import { recordTokens, type TokenRecord } from "./token-record.ts";
+
+// Prepares a batch for training: log-probabilities to compare with, penalties, off-policy correction.
 
 export interface CorrectionOptions {
   weights: ImportanceOptions | undefined;

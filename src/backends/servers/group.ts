@@ -1,7 +1,9 @@
-/** One inference server: its address, its connections, and how it fails. */
+/** Several inference servers as one: connections, failures, and which server gets a request. */
 import { Pool } from "undici";
 import { HoneError, RunError, UserError } from "../../base/errors.ts";
 import { reasonOf } from "../../base/http.ts";
+
+// One inference server: its address, its connections, and how it fails.
 
 /** The settings of a server, for messages. */
 export interface ServerSettings {

@@ -1,5 +1,4 @@
-/** Whether a server's log-probabilities changed as the learner's did. */
-
+/** Checks that a server samples from the learner's weights: its log-probabilities must change as the learner's did. */
 import { RunError } from "../../base/errors.ts";
 import { mean } from "../../base/values.ts";
 import type { Sequence } from "../../trajectories/types.ts";
@@ -7,6 +6,8 @@ import type { Learner, Sample, SampleRequest, Sampler } from "../engine.ts";
 import { plainParams } from "../engine-parts.ts";
 import type { ServerGroup } from "./group.ts";
 import { type ServedModelOptions, sampleFrom } from "./sampler.ts";
+
+// Whether a server's log-probabilities changed as the learner's did.
 
 /**
  * Two hypotheses: the server's change is the learner's plus noise, or it is noise alone. Both have the same likelihood

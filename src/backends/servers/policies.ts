@@ -1,4 +1,4 @@
-/** What samplers of servers that get a run's weights have in common. */
+/** Samplers on servers that get a run's weights: from folders or over NCCL, checked after each update. */
 import { rmSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -13,6 +13,8 @@ import { explainedBy, type ServerProcess } from "./process.ts";
 import { type ServedModelOptions, sampleFrom } from "./sampler.ts";
 import { sglang } from "./sglang.ts";
 import { vllmDialect } from "./vllm.ts";
+
+// What samplers of servers that get a run's weights have in common.
 
 interface SyncedSampler extends Sampler {
   /** Measured at the last load. */

@@ -1,4 +1,4 @@
-/** vLLM's `/v1/completions` with token ids: `prompt` as ids in, `token_ids` out (`return_token_ids`). */
+/** vLLM: `/v1/completions` and `/inference/v1/generate` with token ids. */
 import { fetch } from "undici";
 import { RunError, UserError } from "../../base/errors.ts";
 import { reasonOf } from "../../base/http.ts";
@@ -15,6 +15,8 @@ import {
 } from "./dialect.ts";
 import { type Server, ServerFailed } from "./group.ts";
 import { requireSamePrompt } from "./requests.ts";
+
+// vLLM's `/v1/completions` with token ids: `prompt` as ids in, `token_ids` out (`return_token_ids`).
 
 export const vllmCompletions: Dialect = {
   path: "/v1/completions",

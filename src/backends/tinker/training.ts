@@ -1,4 +1,4 @@
-/** Hone's sequences as Tinker's datums, and the answers back. Pure. */
+/** Training at a Tinker service: sequences as datums, losses by name or by gradient, and the answers back. */
 import type { HostedLoss, Loss } from "../../algorithms/types.ts";
 import { RunError } from "../../base/errors.ts";
 import { type Media, type MediaStore, readImageHeader } from "../../images/images.ts";
@@ -15,6 +15,8 @@ import {
   encodeForwardBackwardRequest,
   type InputChunk,
 } from "./messages.ts";
+
+// Hone's sequences as Tinker's datums, and the answers back. Pure.
 
 /** The limits of one request, as in the service's own client. */
 const chunkLimits = { datums: 1024, bytes: 5_000_000 };

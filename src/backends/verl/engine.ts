@@ -1,4 +1,4 @@
-/** Starts the driver of the verl backend, and explains why it ended. */
+/** The engine on verl: starts the Python driver on Ray, and learns and samples through it. */
 import { dirname, join, resolve } from "node:path";
 import type { Loss } from "../../algorithms/types.ts";
 import { type Death, describeDeath } from "../../base/processes.ts";
@@ -23,6 +23,8 @@ import {
 import { createWorkerLearner, type NativeLoss, sendOnce } from "../worker/learner.ts";
 import { workerImages } from "../worker/media.ts";
 import { capabilities, compareValues, type VerlEngineOptions, type WorkerValues, withModel } from "./options.ts";
+
+// Starts the driver of the verl backend, and explains why it ended.
 
 /** Ray ends its processes one after the other. */
 const graceSeconds = 30;
