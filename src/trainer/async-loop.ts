@@ -381,8 +381,9 @@ async function trainOn(run: Run, asynchronous: AsyncOptions, dispatch: Dispatch)
     clock.lap("update");
 
     const stop = run.stopRequested();
-    const validates = isDue(step, plan.validateEvery, plan);
-    const saves = stop || isDue(step, plan.saveEvery, plan);
+    const isLast = step === plan.totalSteps;
+    const validates = isLast || isDue(step, plan.validateEvery);
+    const saves = stop || isLast || isDue(step, plan.saveEvery);
     sinceSync++;
     const ages = { "async/weight_version": version, "async/steps_since_sync": sinceSync };
     const counted = { ...taken.metrics, ...windowMetrics(dispatch.window), ...ages };
@@ -400,7 +401,16 @@ async function trainOn(run: Run, asynchronous: AsyncOptions, dispatch: Dispatch)
     progress.dispatch = savedState(dispatch.window);
     progress.draws = Math.ceil(progress.dispatch.next / asynchronous.batch);
     const training = update.tokens.byStep(batch, origins);
-    await completeStep(run, { step, gathered, credit, update, training, clock, metrics: { ...metrics, ...counted } });
+    await completeStep(run, {
+      step,
+      isLast,
+      gathered,
+      credit,
+      update,
+      training,
+      clock,
+      metrics: { ...metrics, ...counted },
+    });
     if (validates) run.validation = await run.validate(step);
     clock.lap("validation");
     if (saves || (await isNewBest(run, step))) {

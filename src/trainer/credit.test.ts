@@ -57,6 +57,25 @@ describe("gathering", () => {
     expect(history[0]!.metrics["batch/num_sequences"]).toBe(8 * draws[0]!);
   });
 
+  it("counts epochs as passes over the data, also if steps need several draws", async () => {
+    // 64 tasks in draws of 4: 16 draws an epoch.
+    const overrides = [
+      "rllm.trainer.total_batches=null",
+      "rllm.trainer.total_epochs=1",
+      `rllm.trainer.run_dir=${newFolder()}`,
+    ];
+    const whole = await train(toy(rejection({ min_partial_solve_tasks: 3 }), allOrNothing), {
+      engine: openToy(),
+      overrides,
+    });
+    const draws = whole.history.map(({ metrics }) => metrics["batch/groups_before_filter"]! / 4);
+    const total = draws.reduce((sum, count) => sum + count, 0);
+    expect(draws.length).toBeLessThan(16);
+    expect(total).toBeGreaterThanOrEqual(16);
+    expect(total - draws.at(-1)!).toBeLessThan(16);
+    expect(whole.exitCode).toBe(0);
+  });
+
   it("draws the tasks of the next batches, each once an epoch, widened by the multiplier", async () => {
     const seen: string[] = [];
     const experiment = toy(rejection({ min_partial_solve_tasks: 64, max_rounds: 4, multiplier: 2 }), () => 0);

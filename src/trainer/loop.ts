@@ -21,7 +21,6 @@ import type { CheckpointSaver } from "./checkpoints.ts";
 import { assignCredit, type Credit } from "./credit.ts";
 import { countFailingSteps, type OutageContext, type UnhandledErrors, watchOutage } from "./failures.ts";
 import type { RunOptions } from "./options.ts";
-import type { Plan } from "./plan.ts";
 import { type Clock, type Recorder, startClock } from "./record.ts";
 import type { Rollouts } from "./rollouts.ts";
 import type { Models, Progress, Validation } from "./state.ts";
@@ -36,14 +35,15 @@ export async function runLoop(run: Run): Promise<void> {
   const { plan } = options;
   const source = run.source ?? rolloutSource(run);
   const clock = runClock(run);
-  while (progress.step < plan.totalSteps) {
+  while (!isDone(run)) {
     const step = progress.step + 1;
-    const validates = isDue(step, plan.validateEvery, plan);
 
     const input = await source.next(step);
     clock.lap(source.phase);
 
     const { gathered, credit, batch, origins, metrics } = input;
+    const isLast = step === plan.totalSteps || progress.draws + gathered.draws >= plan.totalDraws;
+    const validates = isLast || isDue(step, plan.validateEvery);
     const update = await source.update(input, {
       step,
       klWeight: progress.klWeight,
@@ -62,21 +62,29 @@ export async function runLoop(run: Run): Promise<void> {
     // 8. Record, validate, save.
     progress.draws += gathered.draws;
     const training = update.tokens.byStep(batch, origins);
-    await completeStep(run, { step, gathered, credit, update, training, clock, metrics });
+    await completeStep(run, { step, isLast, gathered, credit, update, training, clock, metrics });
     if (validates) run.validation = await run.validate(step);
     clock.lap("validation");
     const stop = run.stopRequested();
-    if (stop || isDue(step, plan.saveEvery, plan) || (await isNewBest(run, step))) {
+    if (stop || isLast || isDue(step, plan.saveEvery) || (await isNewBest(run, step))) {
       await run.checkpoints?.save(progress, run.validation);
     }
     clock.lap("save");
+    if (isLast && step < plan.totalSteps) {
+      const passes =
+        "the passes over the data are done after fewer steps than planned, since steps needed several draws";
+      warn(run, step, `${passes} of tasks; to take ${plan.totalSteps} steps, set rllm.trainer.total_batches`);
+    }
     if (stop) return;
   }
 }
 
-/** Whether to validate or save after this step: the last one, and each `every`-th; 0: only the last one. */
-export const isDue = (step: number, every: number, { totalSteps }: Pick<Plan, "totalSteps">): boolean =>
-  step === totalSteps || (every > 0 && step % every === 0);
+/** Whether to validate or save after this step, if it is not the last one. 0: only after the last one. */
+export const isDue = (step: number, every: number): boolean => every > 0 && step % every === 0;
+
+/** Whether all steps are done, or all passes over the data. */
+export const isDone = ({ options: { plan }, progress }: Pick<Run, "options" | "progress">): boolean =>
+  progress.step >= plan.totalSteps || progress.draws >= plan.totalDraws;
 
 /** Whether the validation of this step is the best so far, and such weights are kept. */
 export async function isNewBest({ checkpoints, options, validation }: Run, step: number): Promise<boolean> {
@@ -135,6 +143,7 @@ export function runClock({ emit, progress }: Pick<Run, "emit" | "progress">): Cl
 
 export interface CompletedStep {
   step: number;
+  isLast: boolean;
   gathered: GatheredStep;
   credit: Credit;
   update: Update;
@@ -151,12 +160,11 @@ export interface CompletedStep {
  */
 export async function completeStep(run: Run, completed: CompletedStep): Promise<void> {
   const { progress, options } = run;
-  const { step, credit, gathered, update } = completed;
+  const { step, isLast, credit, gathered, update } = completed;
   progress.step = step;
   progress.rewardMoments = credit.moments;
   progress.klWeight = update.klWeight;
   await run.recorder.step({ ...completed, metrics: { ...completed.metrics, ...update.metrics } });
-  const isLast = step === options.plan.totalSteps;
   progress.failingSteps = countFailingSteps(progress.failingSteps ?? 0, gathered.episodes, { step, isLast });
   if (update.failure !== undefined) warn(run, step, `an update was dropped: ${update.failure}`);
   progress.badSteps = countBadSteps(progress.badSteps, update.failure, options.maxBadSteps);

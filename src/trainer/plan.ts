@@ -61,7 +61,13 @@ export function asyncWarnings(config: Config): string[] {
 // When to validate and save: a pure function of the configuration and the datasets' sizes. Steps count from 1.
 
 export interface Plan {
+  /** Fewer are done if steps need several draws of tasks, see `totalDraws`. */
   totalSteps: number;
+  /**
+   * Draws of tasks in `rllm.trainer.total_epochs` passes over the data. Infinite if the number of steps was set, and in
+   * asynchronous training, where each step takes the tasks of one batch.
+   */
+  totalDraws: number;
   stepsPerEpoch: number;
   /** Whether to validate before the first step. */
   validatesFirst: boolean;
@@ -74,7 +80,7 @@ export interface Plan {
 
 /** @throws UserError if a dataset is too small */
 export function planOf({ source, train, validation }: Experiment<unknown>, config: Config): Plan {
-  const { val_only, val_before_train, test_freq, save_freq, freq_unit } = config.rllm.trainer;
+  const { val_only, val_before_train, test_freq, save_freq, freq_unit, total_epochs } = config.rllm.trainer;
   const perEpoch = val_only
     ? 0
     : source
@@ -84,6 +90,8 @@ export function planOf({ source, train, validation }: Experiment<unknown>, confi
   const unit = freq_unit === "epochs" ? perEpoch : 1;
   return {
     totalSteps: total,
+    totalDraws:
+      config.rllm.async_training.enable || total !== perEpoch * total_epochs ? Number.POSITIVE_INFINITY : total,
     stepsPerEpoch: perEpoch,
     validatesFirst: val_before_train || val_only,
     validateEvery: test_freq * unit,

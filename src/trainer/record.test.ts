@@ -53,8 +53,7 @@ describe("time/step covers everything up to the next step", () => {
       expect(laps.reduce((sum, [, lap]) => sum + lap, 0)).toBeCloseTo(whole, 9);
       expect(laps.map(([name]) => name)).toEqual(expect.arrayContaining(["time/update", "time/record"]));
       // Validation follows steps 2, 4 and 6, saving every step; both count for the step after.
-      const validated = (metrics["time/validation"] ?? 0) >= pause / 1000;
-      expect(validated).toBe(step === 3 || step === 5);
+      if (step === 3 || step === 5) expect(metrics["time/validation"]).toBeGreaterThanOrEqual(pause / 1000);
       if (step > 1) expect(metrics["time/save"]!).toBeGreaterThan(0);
     }
     const sum = history.reduce((total, { metrics }) => total + metrics["time/step"]!, 0);

@@ -32,7 +32,7 @@ import {
   takeLaunch,
   withLaunch,
 } from "./experiment.ts";
-import { type Run, runLoop } from "./loop.ts";
+import { isDone, type Run, runLoop } from "./loop.ts";
 import { openRun } from "./open-run.ts";
 import { compileOptions, type RunOptions } from "./options.ts";
 import { planOf } from "./plan.ts";
@@ -223,9 +223,9 @@ async function trainRun(run: Run, experiment: Experiment<unknown>, script: strin
   const { options, progress, folder } = run;
   const { plan, asynchronous } = options;
   if (progress.step === 0 && plan.validatesFirst) run.validation = await run.validate(0);
-  if (progress.step < plan.totalSteps) await (asynchronous ? runAsyncLoop(run, asynchronous) : runLoop(run));
+  if (!isDone(run)) await (asynchronous ? runAsyncLoop(run, asynchronous) : runLoop(run));
   if (run.unhandled.error) throw run.unhandled.error;
-  const done = progress.step >= plan.totalSteps;
+  const done = isDone(run);
   run.emit(await endOf(run, done, experiment, script));
   let history: StepMetrics[] | undefined;
   return {
