@@ -1,6 +1,16 @@
 /**
- * The producing half of asynchronous training: runs the rollouts of the tasks that the window dispatches, and hands out
- * each task's episodes when its last rollout has ended.
+ * Asynchronous training: rollouts of the next steps run while the policy trains. One half runs the rollouts of the tasks that the
+ * window dispatches; the other takes finished tasks in the order of their dispatch and trains on them.
+ *
+ * The keys and the window are rLLM's. What is different, and why (docs/guide/from-rllm.md lists it for users):
+ * - Staleness is bounded, not only measured: a group whose oldest token is more than `ceil(staleness_threshold)` updates old is
+ *   dispatched again. Without partial rollouts the quota alone guarantees the bound.
+ * - Every dispatched task is used. Sampling stops when the last step has its tasks.
+ * - A rollout that fails permanently stops the run at once, even during a training step.
+ * - The sampler is updated before each validation and checkpoint, so that both belong to the weights of their step, and a resumed
+ *   run samples from the same weights as an uninterrupted one.
+ * - Batches are sorted by dispatch number, and each dispatch draws by its position in the sampler's order. If nothing runs ahead, the
+ *   run equals the synchronous one, number by number.
  */
 import { createHash } from "node:crypto";
 import { setMaxListeners } from "node:events";

@@ -1,4 +1,12 @@
-/** Adds events.jsonl to a run's index: the times of rollouts and phases, notes, and the state of the run. */
+/**
+ * The index of a run: an SQLite file in the user's cache folder, derived from the run folder. It is outside the run, so that read-only
+ * folders can be viewed and the viewer cannot change a run; two viewers of one run share it, and a damaged or deleted one is built
+ * again. It grows by byte offset, in slices of 25 ms between requests. This file adds events.jsonl (the times of rollouts and phases,
+ * notes) and metrics.jsonl, and opens the whole; index-episodes.ts adds episodes.
+ *
+ * The state of a run does not come from the index, which may be older than the journal: it comes from the folder's lock and, if the
+ * folder is not locked, from the journal's last line.
+ */
 import { existsSync } from "node:fs";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { UserError } from "../../base/errors.ts";
