@@ -1,4 +1,8 @@
-/** Publishes checkpoints, and changes how long they are kept. */
+/**
+ * The calls of `hone serve` that a training loop does not make: publishing, copying and listing checkpoints, projects, and the features
+ * with a file of their own. Except vLLM's routes they are frozen (docs/guide/serving.md#frozen-calls). A feature is a leaf: only
+ * `hone serve` imports this list, so a run's service in its own process has none of them.
+ */
 import { type Context, Hono } from "hono";
 import { z } from "zod";
 import { formatTinkerPath } from "../../backends/tinker/handshake.ts";
@@ -21,6 +25,8 @@ import { type ModelRecord, modelRecord } from "./store.ts";
 import { uploads } from "./uploads.ts";
 import { usage } from "./usage.ts";
 import { vllm } from "./vllm-routes.ts";
+
+// Publishes checkpoints, and changes how long they are kept.
 
 const ttlSchema = z.looseObject({ ttl_seconds: z.number().nullish() });
 
