@@ -7,10 +7,10 @@ AdamW, states and exports.
 - A loss is a sum over tokens, so gradients are summed over ranks, not averaged. After three AdamW steps the weights equal those of
   one process within 1e-5 in float32 (tests/test_sharded.py). Another order of the same sum leaves the gradient's norm equal
   within 1e-6, so two runs sample the same tokens until a random number falls into such a gap, about once in 100,000 tokens.
-- All ranks compute the same plan of sequences and micro-batches, from the request and the smallest token budget of all ranks. A
-  rank with fewer micro-batches computes a dummy without a gradient.
+- All ranks compute the same plan of sequences and microbatches, from the request and the smallest token budget of all ranks. A
+  rank with fewer microbatches computes a dummy without a gradient.
 - Out of memory ends the run: a rank that fails within a layer leaves the others in a collective, and the state of their weights
-  is not known. (The one-process worker halves its micro-batches instead.)
+  is not known. (The one-process worker halves its microbatches instead.)
 - A collective fails after 10 minutes, without a setting: ranks wait there only for ranks that compute the same operation, never for
   TypeScript, the download of a model, or files that rank 0 writes.
 - Every rank loads the whole model and then keeps its shard: the layers for adapters and the output layer are found in the real
