@@ -1,5 +1,7 @@
-/** Suggests known names for a mistyped one. */
+/** Text for people: suggestions for mistyped names, masked logins, visible control characters, numbers. */
 import { distance as editDistance } from "fastest-levenshtein";
+
+// Suggests known names for a mistyped one.
 
 /** Case, hyphens and camelCase do not count as differences. */
 const plain = (name: string) =>

@@ -1,5 +1,7 @@
-/** Adds a value to the list of a key. */
+/** Small functions on plain values: lists, arrays, objects, means, sums of metrics, seeds. */
 import { hash } from "node:crypto";
+
+// Adds a value to the list of a key.
 
 export function append<Key, Value>(lists: Map<Key, Value[]>, key: Key, value: Value): void {
   const list = lists.get(key);

@@ -1,9 +1,11 @@
-/** One row of a dataset. */
+/** Datasets and the tasks of a step: rows by index, in memory or made on demand, and which of them a step takes. Reads no files. */
 import { z } from "zod";
 import { UserError } from "../base/errors.ts";
 import { nearest } from "../base/text.ts";
 import { deriveSeed, permutation, uniforms } from "../base/values.ts";
 import type { Config } from "../config/schema.ts";
+
+// One row of a dataset.
 
 export interface Task<Row = unknown> {
   /** The row's own `id`, or `"{dataset}/{index}"`: the same across runs and resumes. */

@@ -1,5 +1,4 @@
-/** Executes a model call of any API: samples, records and traces it. */
-
+/** One model call of any API: sampled, recorded, traced, and streamed as text that can no longer change. */
 import { ModelCallError, RolloutEnded } from "../agents/types.ts";
 import { messageOf, UserError } from "../base/errors.ts";
 import { type CallOptions, thoughtAsText } from "../chat/conversation.ts";
@@ -10,6 +9,8 @@ import { isStored } from "../images/load-image.ts";
 import type { Generated, GenerateParams, GenerateRequest } from "../rollout/types.ts";
 import { GatewayError } from "./http.ts";
 import type { CallContext, ModelCall, Notices, Trace } from "./types.ts";
+
+// Executes a model call of any API: samples, records and traces it.
 
 /** `index`: which of the n replies. */
 export type OnToken = (index: number, token: number, logprob: number) => void;

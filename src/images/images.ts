@@ -1,10 +1,12 @@
-/** Images as users give them, and as Hone keeps them: once, by the hash of their bytes. */
+/** Images as users give them and as Hone keeps them: checked from their bytes without decoding, and stored once, by hash. */
 import { createHash } from "node:crypto";
 import { existsSync, statSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { RunError, UserError } from "../base/errors.ts";
 import { formatBytes, makeFolder, writeWhole } from "../base/files.ts";
+
+// Images as users give them, and as Hone keeps them: once, by the hash of their bytes.
 
 /**
  * The bytes of a PNG or JPEG file, also in base64; a data URL, an http(s) URL or the path of such a file; an image of a data set;

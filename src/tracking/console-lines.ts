@@ -1,4 +1,7 @@
-/** How many columns of a terminal a text takes, and text cut to a number of columns. */
+/**
+ * Lines of text for the console and other commands: steps, events, plots made of characters, colors. Pure, but for the colors of the
+ * terminal.
+ */
 import { isAbsolute, relative } from "node:path";
 import pc from "picocolors";
 import { formatBytes } from "../base/files.ts";
@@ -13,6 +16,8 @@ import {
   type RunEvent,
   stepSummary,
 } from "./events.ts";
+
+// How many columns of a terminal a text takes, and text cut to a number of columns.
 
 /** Letters of East Asian scripts and pictures take two columns (Unicode's wide and fullwidth ranges, in short). */
 const wide =

@@ -1,5 +1,4 @@
-/** What all parts of the server share. */
-
+/** What all parts of the server share: settings, log, metrics, and the futures of long operations. */
 import { type Failure, NonFiniteGradientError } from "../../backends/tinker/handshake.ts";
 import { Notifier } from "../../base/concurrency.ts";
 import { HoneError, messageOf, UserError } from "../../base/errors.ts";
@@ -8,6 +7,8 @@ import { outColors } from "../../tracking/console-lines.ts";
 import type { BaseModel } from "./base-models.ts";
 import { clipped } from "./http.ts";
 import type { Store } from "./store.ts";
+
+// What all parts of the server share.
 
 /** Tokens or checkpoints that a client used; `session` is null if it has none. */
 export type UseListener = (

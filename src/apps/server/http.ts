@@ -1,8 +1,10 @@
-/** An error response with the text that the client shows its user. */
+/** Requests and error responses of the server: bodies are read and checked, and errors get the text that the client shows its user. */
 import type { Context } from "hono";
 import { z } from "zod";
 import { HoneError, messageOf, UserError } from "../../base/errors.ts";
 import { isJsonType, parseObject } from "../../base/http.ts";
+
+// An error response.
 
 /**
  * Tinker's clients retry some statuses for minutes, so lasting conditions do not use them: 409 is never sent, and 429

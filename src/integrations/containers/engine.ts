@@ -1,9 +1,11 @@
-/** Docker or podman, through its command line. */
+/** Docker or podman, through its command line, and the images that are built once for each content of a folder. */
 import { execFile, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
 import { join, relative } from "node:path";
 import { RunError, UserError } from "../../base/errors.ts";
+
+// Docker or podman, through its command line.
 
 export const engines = ["docker", "podman"] as const;
 export type EngineName = (typeof engines)[number];

@@ -1,7 +1,9 @@
-/** The grader files of OpenAI's reinforcement fine-tuning and Evals, and what Hone refuses of them. */
+/** The files of OpenAI's graders: their schema, templates and formulas, and what Hone refuses of them. */
 import { z } from "zod";
 import { UserError } from "../../base/errors.ts";
 import { isObject, ownValue } from "../../base/values.ts";
+
+// The schema.
 
 const text = z.string();
 const about = { name: text.optional(), pass_threshold: z.number().optional(), id: text.optional() };

@@ -1,11 +1,12 @@
-/** Rows of episodes from the index. */
-
+/** Lists of episodes from the index, by filter and by full text. */
 import { UserError } from "../../../base/errors.ts";
 import { append, zip } from "../../../base/values.ts";
 import { type Condition, filterCondition, searchTerms, searchWords } from "../../../tracking/filter.ts";
 import type { IndexDatabase } from "../database.ts";
 import type { EpisodeColumns, TrajectoryColumns } from "../index-episodes.ts";
 import { fromStored, type Given, type Kind, oneOf, optional, required, wholeNumberOf } from "./parameters.ts";
+
+// Rows of episodes from the index.
 
 /** Columns of a row of `trajectories`, as SQLite returns them. */
 export type IndexedRow = EpisodeColumns &
