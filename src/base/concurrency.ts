@@ -2,8 +2,7 @@
 import { getEventListeners, setMaxListeners } from "node:events";
 import { createContext, Script } from "node:vm";
 
-// Limits how much runs at the same time. Waiting callers are served in order.
-
+/** Limits how much runs at the same time. Waiting callers are served in order. */
 export class Semaphore {
   private places: number;
   private readonly line = new Set<() => void>();

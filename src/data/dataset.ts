@@ -5,8 +5,7 @@ import { nearest } from "../base/text.ts";
 import { deriveSeed, permutation, uniforms } from "../base/values.ts";
 import type { Config } from "../config/schema.ts";
 
-// One row of a dataset.
-
+/** One row of a dataset. */
 export interface Task<Row = unknown> {
   /** The row's own `id`, or `"{dataset}/{index}"`: the same across runs and resumes. */
   id: string;

@@ -10,8 +10,6 @@ import type { Generated, GenerateParams, GenerateRequest } from "../rollout/type
 import { GatewayError } from "./http.ts";
 import type { CallContext, ModelCall, Notices, Trace } from "./types.ts";
 
-// Executes a model call of any API: samples, records and traces it.
-
 /** `index`: which of the n replies. */
 export type OnToken = (index: number, token: number, logprob: number) => void;
 

@@ -128,8 +128,7 @@ async function openStore({ config, folder, warn }: OpenRunGatewayOptions): Promi
   });
 }
 
-// From which addresses a run fetches images: those of its data, and those that clients of its gateway name.
-
+/** From which addresses a run fetches images: those of its data, and those that clients of its gateway name. */
 export const imageFetching = ({ data, rllm }: Config, log: (line: string) => void): Fetching => ({
   own: addressRules(["*", ...data.image_hosts]),
   clients: addressRules(rllm.gateway.image_hosts),

@@ -6,8 +6,6 @@ import { join } from "node:path";
 import { RunError, UserError } from "../base/errors.ts";
 import { formatBytes, makeFolder, writeWhole } from "../base/files.ts";
 
-// Images as users give them, and as Hone keeps them: once, by the hash of their bytes.
-
 /**
  * The bytes of a PNG or JPEG file, also in base64; a data URL, an http(s) URL or the path of such a file; an image of a data set;
  * or an image that is stored.
@@ -220,8 +218,7 @@ export function requireSize(bytes: number): void {
   throw new UserError(`the image has ${formatBytes(bytes)}; the limit is ${formatBytes(imageLimits.bytes)}`);
 }
 
-// The worker cannot decode an image that passed the checks before.
-
+/** The worker cannot decode an image that passed the checks before. */
 export class UnusableImage extends UserError {
   readonly hash: string;
   readonly reason: string;

@@ -203,8 +203,7 @@ export function fit(segments: readonly Segment[], width: number): string {
 const lineOf = (segments: readonly Segment[]) =>
   segments.map(({ text, close }, index) => (index === 0 ? text : `${close ? " " : "  "}${text}`)).join("");
 
-// Events as sentences for a log, without colors. Null for events that need no line.
-
+/** Events as sentences for a log, without colors. Null for events that need no line. */
 export function describeEvent(event: RunEvent): string | null {
   switch (event.type) {
     case "run-start": {

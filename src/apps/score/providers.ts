@@ -10,8 +10,6 @@ import { type CallFormat, thinkTags } from "../../chat/reply-format.ts";
 import { hermes } from "../../chat/reply-formats.ts";
 import type { Chat, RenderOptions } from "../../chat/types.ts";
 
-// The two APIs.
-
 interface ProviderCall {
   messages: readonly TextMessage[];
   tools: readonly ToolDefinition[];

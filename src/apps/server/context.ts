@@ -8,8 +8,6 @@ import type { BaseModel } from "./base-models.ts";
 import { clipped } from "./http.ts";
 import type { Store } from "./store.ts";
 
-// What all parts of the server share.
-
 /** Tokens or checkpoints that a client used; `session` is null if it has none. */
 export type UseListener = (
   kind: "training" | "sampling_prefill" | "sampling_sample" | "checkpoint",

@@ -40,8 +40,7 @@ export const features: readonly OpenFeature[] = [
   refusedCalls,
 ];
 
-// Lists of sessions, training runs and checkpoints, page by page.
-
+/** Lists of sessions, training runs and checkpoints, page by page. */
 function listings({ context, sessions }: Service): Feature {
   const { store } = context;
 

@@ -4,8 +4,6 @@ import { z } from "zod";
 import { HoneError, messageOf, UserError } from "../../base/errors.ts";
 import { isJsonType, parseObject } from "../../base/http.ts";
 
-// An error response.
-
 /**
  * Tinker's clients retry some statuses for minutes, so lasting conditions do not use them: 409 is never sent, and 429
  * only if a retry helps.

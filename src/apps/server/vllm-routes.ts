@@ -1,4 +1,7 @@
-/** vLLM's routes over the server's engines: token ids in, token ids and log-probabilities out, one sequence per request, without a session; and LoRA adapters that are loaded at run time. */
+/**
+ * vLLM's routes over the server's engines: token ids in, token ids and log-probabilities out, one sequence per request, without a session;
+ * and LoRA adapters that are loaded at run time.
+ */
 import { randomUUID } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { closeSync, copyFileSync, existsSync, mkdirSync, openSync, readFileSync, readSync } from "node:fs";

@@ -2,7 +2,6 @@
  * A run in the terminal, as rows of styled text: its head and steps, the episodes of a step, and one episode with every sampled token
  * colored. Nothing here reads keys: the page (server.ts) is where one browses.
  */
-
 import { dotted, printable } from "../../base/text.ts";
 import { mean, ownValue } from "../../base/values.ts";
 import { type ChatMessage, describeContent, type ToolDefinition } from "../../chat/messages.ts";

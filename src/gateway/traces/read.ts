@@ -1,5 +1,4 @@
 /** Queries of the trace store. */
-
 import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../../base/errors.ts";
 import { type ChatMessage, type Content, imagesOf, type ToolDefinition, textOf } from "../../chat/messages.ts";

@@ -1,5 +1,4 @@
 /** The trace store's file: its tables, and opening it. */
-
 import { closeSync, existsSync, openSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
 import { homedir } from "node:os";

@@ -5,8 +5,6 @@ import { readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
 import { join, relative } from "node:path";
 import { RunError, UserError } from "../../base/errors.ts";
 
-// Docker or podman, through its command line.
-
 export const engines = ["docker", "podman"] as const;
 export type EngineName = (typeof engines)[number];
 

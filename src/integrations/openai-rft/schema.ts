@@ -3,8 +3,6 @@ import { z } from "zod";
 import { UserError } from "../../base/errors.ts";
 import { isObject, ownValue } from "../../base/values.ts";
 
-// The schema.
-
 const text = z.string();
 const about = { name: text.optional(), pass_threshold: z.number().optional(), id: text.optional() };
 

@@ -6,8 +6,6 @@ import type { IndexDatabase } from "../database.ts";
 import type { EpisodeColumns, TrajectoryColumns } from "../index-episodes.ts";
 import { fromStored, type Given, type Kind, oneOf, optional, required, wholeNumberOf } from "./parameters.ts";
 
-// Rows of episodes from the index.
-
 /** Columns of a row of `trajectories`, as SQLite returns them. */
 export type IndexedRow = EpisodeColumns &
   TrajectoryColumns & {
