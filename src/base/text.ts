@@ -36,6 +36,10 @@ export function nearest(name: string, candidates: readonly string[], limit = 3):
     .map(({ candidate }) => candidate);
 }
 
+/** The text up to a number of characters, with "..." if more was there. */
+export const beginningOf = (text: string, longest: number): string =>
+  text.length > longest ? `${text.slice(0, longest)}...` : text;
+
 /** Replaces the user name and password in the URLs of stored and printed text. */
 export const maskedLogin = "://***@";
 

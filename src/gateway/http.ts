@@ -8,6 +8,7 @@
  * client has disconnected, and pooled abort signals (base/concurrency.ts). The others have many routes and few calls, each of which
  * computes or queries for milliseconds, so they use a router whose routes are tested without a port.
  */
+
 import { spawn } from "node:child_process";
 import { createHash, createHmac, timingSafeEqual } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
@@ -18,6 +19,7 @@ import { giveBackAbortController, takeAbortController } from "../base/concurrenc
 import { messageOf, RunError, UserError } from "../base/errors.ts";
 import { isJsonType, isLoopback, parseObject, webRefusal } from "../base/http.ts";
 import { guardGroup } from "../base/processes.ts";
+import { beginningOf } from "../base/text.ts";
 
 // Addresses of sessions: the path alone names the session, attempt and role that a call belongs to.
 
@@ -381,10 +383,7 @@ export class GatewayError extends Error {
   readonly parameter: string | null;
 
   constructor(kind: ErrorKind, message: string, options: { parameter?: string; cause?: unknown } = {}) {
-    super(
-      message.length > longestMessage ? `${message.slice(0, longestMessage)}...` : message,
-      options.cause === undefined ? undefined : { cause: options.cause },
-    );
+    super(beginningOf(message, longestMessage), options.cause === undefined ? undefined : { cause: options.cause });
     this.kind = kind;
     this.parameter = options.parameter ?? null;
   }

@@ -1,6 +1,6 @@
 /**
  * The sessions of the gateway, each one attempt of a rollout: how calls find them, which calls are the agent's own, and what rollouts and
- * gateways without a run do with them. Knows no HTTP.
+ * gateways without a run do with them. Answers no request itself.
  */
 import type { GatewayAddress } from "../agents/types.ts";
 import { ownDistribution } from "../backends/engine-parts.ts";

@@ -18,7 +18,7 @@ import { homedir, tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import Database from "libsql";
 import { makeFolder } from "../../base/files.ts";
-import { printable } from "../../base/text.ts";
+import { beginningOf, printable } from "../../base/text.ts";
 
 export type IndexDatabase = Database.Database;
 
@@ -111,7 +111,7 @@ export const stored = (value: number | null | undefined): StoredNumber =>
 
 const maxTextLength = 10_000;
 /** Lists show many messages, so each has a limit. */
-export const cutText = (text: string) => (text.length > maxTextLength ? `${text.slice(0, maxTextLength)}...` : text);
+export const cutText = (text: string) => beginningOf(text, maxTextLength);
 
 // Small values: how far each file is read, and what the journal says about the run.
 
