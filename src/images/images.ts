@@ -1,4 +1,12 @@
-/** Images as users give them and as Hone keeps them: checked from their bytes without decoding, and stored once, by hash. */
+/**
+ * Images as users give them and as Hone keeps them: checked from their bytes without decoding, and stored once, by hash.
+ *
+ * A prompt is tokens and media: an entry `{ at, length, hash }` says which tokens stand for which image. The worker determines these tokens
+ * (`put_media`), so TypeScript needs no image processor and the worker gets no text. A range marks the place, because a model may sample
+ * its own image token, which is then an ordinary token; text that contains the placeholder is refused. Conversations are compared by hashes:
+ * two images of the same size have the same tokens. Bytes are sent once; a worker that has dropped some names the missing hashes before it
+ * computes anything, and gets them again. Reward models read text: the score of a conversation with images is unknown.
+ */
 import { createHash } from "node:crypto";
 import { existsSync, statSync } from "node:fs";
 import { readFile } from "node:fs/promises";

@@ -318,7 +318,11 @@ async function readBody(response: IncomingMessage): Promise<Uint8Array> {
   return Buffer.concat(pieces);
 }
 
-// Decides which hosts images may be fetched from.
+// Decides which hosts images may be fetched from. Otherwise a client, or a row of a downloaded data set, could send requests into the
+// network of this machine, for example to a cloud's metadata service. An address of a client needs a listed host; one in the user's own
+// data, a public or listed one. Listing a host does not allow its private addresses, so a change of its DNS entry gains nothing. The IP
+// address is checked when the connection opens, after the name is resolved, and again at every redirect; connections are not reused.
+// A client gets the same sentence for every failure; the reason is in the log.
 
 export interface AddressRules {
   /** Whether the host of an address, as `URL.hostname` spells it, may be named. */
