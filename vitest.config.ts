@@ -7,7 +7,9 @@ import { LongestFirst } from "./scripts/maintain/longest-first.ts";
 
 const folder = fileURLToPath(new URL("src", import.meta.url));
 const unit = {
+  // A busy machine is not a failure.
   testTimeout: 60_000,
+  hookTimeout: 60_000,
   // By default one core stays idle: half of a small machine. One more, because some tests wait for a timer or a process.
   maxWorkers: availableParallelism() + 1,
   // They compose config/verl, not the verl of another environment.

@@ -4,11 +4,9 @@ import type { Sampler } from "../../src/backends/engine.ts";
 
 const built = (path: string) => import(new URL(`../../dist/${path}`, import.meta.url).href);
 const { loadChat }: typeof import("../../src/chat/chat.ts") = await built("chat/chat.js");
-const { openGateway, openTraceStore, policySessions }: typeof import("../../src/index.ts") =
-  await built("gateway/index.js");
-const { serverSampler }: typeof import("../../src/backends/servers/sampler.ts") = await built(
-  "backends/servers/server-sampler.js",
-);
+const { openGateway, openTraceStore, policySessions }: typeof import("../../src/index.ts") = await built("index.js");
+const { serverSampler }: typeof import("../../src/backends/servers/sampler.ts") =
+  await built("backends/servers/sampler.js");
 
 const [port, kind, url = "", traces, folder = ""] = process.argv.slice(2);
 const chat = loadChat(new URL("../../src/chat/fixtures/qwen", import.meta.url).pathname);

@@ -59,7 +59,16 @@ export interface GatewayOptions {
   /** Time limit of one model call. Default: until its session ends. */
   callTimeoutSeconds?: number;
   log?: (line: string) => void;
+  /** Gets what `counts()` returns, above zero, as it changes. */
+  counts?: Record<string, number>;
 }
+
+const noCalls = {
+  "gateway/calls_ok": 0,
+  "gateway/calls_cancelled": 0,
+  "gateway/calls_failed": 0,
+  "gateway/calls_refused": 0,
+};
 
 /**
  * @throws UserError when it cannot listen there, or other machines could use it with the default admin token
@@ -77,10 +86,10 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
     log(`the gateway can be reached from other machines at ${access.reachableAt}; every call requires an API key`);
   }
   const sessions = createSessions(options.openUnknown);
-  const notices = createNotices(log);
-  const calls = { ok: 0, cancelled: 0, failed: 0, refused: 0 };
+  const { counts = {} } = options;
+  const notices = createNotices(log, counts);
   const onTrace = (status: Trace["status"], trace: () => Trace) => {
-    calls[status]++;
+    counts[`gateway/calls_${status}`] = (counts[`gateway/calls_${status}`] ?? 0) + 1;
     store?.trace(trace());
   };
   const answering: Answering = {
@@ -90,6 +99,7 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
     sessions,
     access,
     notices,
+    counts,
     store,
     filterSpans: options.filterSpans,
     onTrace,
@@ -127,11 +137,7 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
         close: () => sessions.close(opened.name, opened.attempt),
       };
     },
-    counts() {
-      const counts = notices.counts();
-      for (const [name, count] of Object.entries(calls)) counts[`gateway/calls_${name}`] = count;
-      return counts;
-    },
+    counts: () => ({ ...noCalls, ...counts }),
     async close() {
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));
       server.closeAllConnections();
@@ -143,6 +149,7 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
 // Passes each request to the API that its path names.
 
 interface Answering {
+  counts: Readonly<Record<string, number>>;
   chat: Chat;
   vision: Vision | NoVision;
   /** The name in the list of models; calls may use any other. */
@@ -308,7 +315,7 @@ function rightBase({ endpoint, source }: Address): string {
 interface Administered {
   access: Access;
   sessions: Sessions;
-  notices: Notices;
+  counts: Readonly<Record<string, number>>;
   store: TraceStore | undefined;
 }
 
@@ -349,7 +356,7 @@ const routes: Readonly<Record<string, (query: URLSearchParams, gateway: Administ
     const source = { ...sessionOf(query), role: undefined };
     return { path: `${sessionPrefix(source)}/v1`, api_key: access.keyOf(source) };
   },
-  "GET /admin/metrics": (_, { notices }) => notices.counts(),
+  "GET /admin/metrics": (_, { counts }) => counts,
 };
 
 function sessionOf(query: URLSearchParams): { session: string; attempt: number } {

@@ -175,15 +175,15 @@ function beginning(value: readonly (ChatMessage | object)[] | null | undefined):
   return json.length <= maxRefused ? value : `${json.slice(0, maxRefused)}...`;
 }
 
-export function createNotices(log: (line: string) => void): Notices {
-  const counts = new Map<string, number>();
+/** @param counts gets how often each notice was added, by `"gateway/{name}"` */
+export function createNotices(log: (line: string) => void, counts: Record<string, number>): Notices {
   return {
     add(name, text) {
-      const before = counts.get(name) ?? 0;
-      counts.set(name, before + 1);
-      if (before === 0) log(`gateway: ${text} (logged once; counted as gateway/${name})`);
+      const metric = `gateway/${name}`;
+      const before = counts[metric] ?? 0;
+      counts[metric] = before + 1;
+      if (before === 0) log(`gateway: ${text} (logged once; counted as ${metric})`);
     },
-    counts: () => Object.fromEntries([...counts].map(([name, count]) => [`gateway/${name}`, count])),
   };
 }
 

@@ -22,6 +22,7 @@ export interface OpenRunGatewayOptions {
   /** The name that the model is listed by. */
   model: string;
   warn: (text: string) => void;
+  counts?: Record<string, number>;
   /** For `hone gateway`, which does not train. */
   alone?: Pick<GatewayOptions, "openUnknown" | "callTimeoutSeconds" | "filterSpans">;
 }
@@ -62,7 +63,7 @@ function addressIn({ gateway, sdk: { proxy } }: Config["rllm"]): { host: string;
 }
 
 export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Gateway> {
-  const { config, chat, vision, model, warn, alone = {} } = options;
+  const { config, chat, vision, model, warn, counts = {}, alone = {} } = options;
   const { gateway, sdk } = config.rllm;
   const { proxy } = sdk;
   const closers = createClosers();
@@ -85,6 +86,7 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
       vision,
       model,
       log: warn,
+      counts,
       ...alone,
       host,
       port,

@@ -245,8 +245,8 @@ export function inGatewayContext<Result>(context: GatewayContext, run: () => Res
 
 let patched = false;
 
-/** Clients that already hold the former `fetch` keep it. */
-function patchFetch(): void {
+/** Clients that already hold the former `fetch` keep it, so this must run before workflows do. */
+export function patchFetch(): void {
   if (patched) return;
   patched = true;
   const plain = globalThis.fetch;
@@ -286,7 +286,6 @@ export interface RolloutGatewayOptions {
 
 export function rolloutGateway(gateway: Gateway, options: RolloutGatewayOptions): RolloutGateway {
   const { prefix, enforceSampling, metadata = {} } = options;
-  // Must run before a workflow creates a client with `gatewayBaseURL()`, because clients keep the `fetch` that they find.
   patchFetch();
   return {
     open({ taskId, rollout, attempt, purpose }, session, signal): OpenedGateway {

@@ -138,8 +138,6 @@ export interface OpenSession {
 export interface Notices {
   /** @param name of the metric, e.g. `"ignored_parameter/user"` */
   add(name: string, text: string): void;
-  /** How often, by `"gateway/{name}"`. */
-  counts(): Record<string, number>;
 }
 
 /** What an API needs to answer a request. */

@@ -51,7 +51,11 @@ async function beginTurn(
   const bounds = { maxPromptTokens: maxPromptTokens(limits, params.budget), signal };
   try {
     if ("messages" in prompt) {
-      const { messages, images } = await prepareImages(prompt.messages, vision, signal);
+      const readsOnlyText =
+        typeof vision === "string" && !prompt.messages.some(({ content }) => Array.isArray(content));
+      const { messages, images } = readsOnlyText
+        ? { ...prompt, images: undefined }
+        : await prepareImages(prompt.messages, vision, signal);
       return { ...(await conversation.beginLater(messages, params, { ...bounds, images })), messages };
     }
     const tokens =

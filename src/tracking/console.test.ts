@@ -258,7 +258,7 @@ describe("consoleSubscriber", () => {
   it("reports a long wait in a pipe at growing intervals", () => {
     const out = terminal();
     let seconds = 0;
-    consoleSubscriber({ out, others: [], waitingFor: () => [{ what: "the worker", seconds }] });
+    consoleSubscriber({ out, others: [], waitingFor: [() => [{ what: "the worker", seconds }]] });
     for (seconds = 0; seconds < 300; seconds++) vi.advanceTimersByTime(1000);
     expect(out.screen()).toEqual([
       "waiting for the worker for 1 min 00 s",

@@ -37,7 +37,7 @@ interface ConsoleOptions {
   /** Other streams of the same screen. */
   others?: readonly Terminal[];
   /** What the run waits for now; called a few times per second. */
-  waitingFor?: () => readonly Wait[];
+  waitingFor?: readonly (() => readonly Wait[])[];
   /** Default: `live`, unless NO_COLOR is set. */
   colors?: boolean;
   /** Steady clock, seconds. */
@@ -54,7 +54,7 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   const {
     out = process.stdout,
     others = out === process.stdout && process.stderr.isTTY ? [process.stderr] : [],
-    waitingFor = () => [],
+    waitingFor = [],
     now = () => performance.now() / 1000,
   } = options;
   const live = out.isTTY === true && process.env.TERM !== "dumb";
@@ -66,18 +66,19 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   let ended = false;
   let estimatedByUpdates = false;
 
+  const waits = () => waitingFor.flatMap((each) => each());
   const width = () => (live ? Math.max(20, (out.columns || 80) - 1) : Number.POSITIVE_INFINITY);
   const print = (text: string) => out.write(`${text}\n`);
   const timer = setInterval(tick, live ? redrawMs : 1000);
   timer.unref();
 
   function tick(): void {
-    if (live) return void line?.draw(liveText(progress, waitingFor(), now(), width(), styles));
-    const longest = Math.max(0, ...waitingFor().map(({ seconds }) => seconds));
+    if (live) return void line?.draw(liveText(progress, waits(), now(), width(), styles));
+    const longest = Math.max(0, ...waits().map(({ seconds }) => seconds));
     if (longest < reportedWaitSeconds) reportWaitAfter = reportedWaitSeconds;
     if (longest < reportWaitAfter) return;
     reportWaitAfter = longest * 2;
-    const wait = waitingFor().find(({ seconds }) => seconds >= longest);
+    const wait = waits().find(({ seconds }) => seconds >= longest);
     if (wait) print(`waiting for ${printable(wait.what)} for ${formatSeconds(wait.seconds)}`);
   }
 

@@ -123,8 +123,12 @@ export interface Subscriber {
 }
 
 /** Passes each event to all, in order. `close` closes all even if one fails, and throws the first error. */
-export function subscribers(all: readonly Subscriber[]): Subscriber {
+export function subscribers(): Subscriber & { add(...more: readonly Subscriber[]): void } {
+  const all: Subscriber[] = [];
   return {
+    add(...more) {
+      all.push(...more);
+    },
     event(event) {
       for (const subscriber of all) subscriber.event(event);
     },

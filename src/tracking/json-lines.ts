@@ -50,7 +50,10 @@ export function numbersOf(object: Readonly<Record<string, unknown>>): Record<str
 }
 
 /** A number as `toJson` writes it. */
-export const jsonNumber = z.union([z.number(), z.enum(["NaN", "Infinity", "-Infinity"]).transform(readNumber)]);
+export const jsonNumber: z.ZodType<number> = z.union([
+  z.number(),
+  z.enum(["NaN", "Infinity", "-Infinity"]).transform(readNumber),
+]);
 
 /** An id, a role, the name of a metric: short enough to be repeated in many rows. */
 export const name = z.string().max(1000);

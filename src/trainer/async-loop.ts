@@ -49,7 +49,7 @@ import {
   windowMetrics,
 } from "./dispatch-window.ts";
 import { checkPrompts, watchOutage } from "./failures.ts";
-import { completeStep, type Run, runClock, warn } from "./loop.ts";
+import { completeStep, isDue, isNewBest, type Run, runClock, warn } from "./loop.ts";
 import { microbatchesOfTasks } from "./optimizer-steps.ts";
 import type { RunOptions } from "./options.ts";
 import type { AsyncOptions } from "./plan.ts";
@@ -388,8 +388,8 @@ async function trainOn(run: Run, asynchronous: AsyncOptions, dispatch: Dispatch)
     clock.lap("update");
 
     const stop = run.stopRequested();
-    const validates = plan.validateAfter(step);
-    const saves = stop || plan.saveAfter(step);
+    const validates = isDue(step, plan.validateEvery, plan);
+    const saves = stop || isDue(step, plan.saveEvery, plan);
     sinceSync++;
     const ages = { "async/weight_version": version, "async/steps_since_sync": sinceSync };
     const counted = { ...taken.metrics, ...windowMetrics(dispatch.window), ...ages };
@@ -410,7 +410,7 @@ async function trainOn(run: Run, asynchronous: AsyncOptions, dispatch: Dispatch)
     await completeStep(run, { step, gathered, credit, update, training, clock, metrics: { ...metrics, ...counted } });
     if (validates) run.validation = await run.validate(step);
     clock.lap("validation");
-    if (saves || (await run.checkpoints?.isNewBest(step, run.validation))) {
+    if (saves || (await isNewBest(run, step))) {
       await run.checkpoints?.save(progress, run.validation);
     }
     clock.lap("save");

@@ -405,8 +405,8 @@ export interface CheckpointParts {
 }
 
 export interface CheckpointSaver {
-  /** Whether the validation of this step is a new best, which is saved if `keepBest` is set. */
-  isNewBest(step: number, validation: Validation): Promise<boolean>;
+  /** Whether this validation is better than that of the best checkpoint. */
+  isNewBest(validation: Validation): Promise<boolean>;
   save(progress: Progress, validation: Validation): Promise<void>;
 }
 
@@ -423,12 +423,12 @@ export const forgetCheckpoint =
 
 export function openCheckpointSaver(parts: CheckpointParts, options: CheckpointOptions): CheckpointSaver {
   const { folder, models, storedConfig, emit } = parts;
-  const { bestMetric, keepBest, retention } = options;
+  const { bestMetric, retention } = options;
   const metricsOf = (step: number, validation: Validation) => (validation.step === step ? validation.metrics : {});
   return {
-    async isNewBest(step, validation) {
-      const score = ownValue(metricsOf(step, validation), bestMetric);
-      if (!keepBest || score === undefined) return false;
+    async isNewBest({ metrics }) {
+      const score = ownValue(metrics, bestMetric);
+      if (score === undefined) return false;
       const best = await bestCheckpoint(folder);
       return best?.score === undefined || score > best.score;
     },

@@ -1,4 +1,7 @@
-/** The synchronous training loop. Read this first. */
+/**
+ * The synchronous training loop. Read this first: the numbers are the stages of a step. A step learns from a `StepSource`,
+ * which is rollouts, or the rows and pairs of `src/supervised` in place of stages 1 to 5.
+ */
 import { RunError } from "../base/errors.ts";
 import { type Dataset, type TaskDraw, takeTasks } from "../data/dataset.ts";
 import type { RunEvent } from "../tracking/events.ts";
@@ -18,21 +21,24 @@ import type { CheckpointSaver } from "./checkpoints.ts";
 import { assignCredit, type Credit } from "./credit.ts";
 import { countFailingSteps, type OutageContext, type UnhandledErrors, watchOutage } from "./failures.ts";
 import type { RunOptions } from "./options.ts";
+import type { Plan } from "./plan.ts";
 import { type Clock, type Recorder, startClock } from "./record.ts";
 import type { Rollouts } from "./rollouts.ts";
 import type { Models, Progress, Validation } from "./state.ts";
 import type { StepSource } from "./step-source.ts";
 import { askTeachers } from "./teachers.ts";
 import { type Update, updatePolicy } from "./update.ts";
+import { validate } from "./validate.ts";
 
 /** Trains until the plan is done or a stop is requested. */
 export async function runLoop(run: Run): Promise<void> {
   const { options, models, progress } = run;
   const { plan } = options;
-  const source = run.source ?? rollouts(run);
+  const source = run.source ?? rolloutSource(run);
   const clock = runClock(run);
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
+    const validates = isDue(step, plan.validateEvery, plan);
 
     const input = await source.next(step);
     clock.lap(source.phase);
@@ -44,20 +50,23 @@ export async function runLoop(run: Run): Promise<void> {
       onProgress: (done, total) => run.emit({ type: "update-progress", step, done, total }),
     });
     clock.lap("update");
+
+    // 7. Publish: the sampler continues with the new weights.
     await models.sampler.wake?.();
-    if (source.samples || plan.validateAfter(step)) {
+    if (source.samples || validates) {
       await models.sampler.load(await models.learner.publish());
       run.emit({ type: "weights", step, version: models.sampler.version });
     }
     clock.lap("publish");
 
+    // 8. Record, validate, save.
     progress.draws += gathered.draws;
     const training = update.tokens.byStep(batch, origins);
     await completeStep(run, { step, gathered, credit, update, training, clock, metrics });
-    if (plan.validateAfter(step)) run.validation = await run.validate(step);
+    if (validates) run.validation = await run.validate(step);
     clock.lap("validation");
     const stop = run.stopRequested();
-    if (stop || plan.saveAfter(step) || (await run.checkpoints?.isNewBest(step, run.validation))) {
+    if (stop || isDue(step, plan.saveEvery, plan) || (await isNewBest(run, step))) {
       await run.checkpoints?.save(progress, run.validation);
     }
     clock.lap("save");
@@ -65,24 +74,41 @@ export async function runLoop(run: Run): Promise<void> {
   }
 }
 
+/** Whether to validate or save after this step: the last one, and each `every`-th; 0: only the last one. */
+export const isDue = (step: number, every: number, { totalSteps }: Pick<Plan, "totalSteps">): boolean =>
+  step === totalSteps || (every > 0 && step % every === 0);
+
+/** Whether the validation of this step is the best so far, and such weights are kept. */
+export async function isNewBest({ checkpoints, options, validation }: Run, step: number): Promise<boolean> {
+  if (!options.checkpoints.keepBest || validation.step !== step) return false;
+  return (await checkpoints?.isNewBest(validation)) === true;
+}
+
 /** Rollouts are sampled with the published weights, compared, and learned from by their advantages. */
-const rollouts = (run: Run): StepSource => ({
+const rolloutSource = (run: Run): StepSource => ({
   phase: "rollout",
   samples: true,
   async next(step) {
     const { options, models, progress } = run;
     let draws = nothingGathered;
     do {
+      // 1. Draw tasks.
       const draw = takeTasks(run.tasks, options.tasks, progress.draws + draws.draws + 1);
-      draws = gather(draws, groupEpisodes(await attemptDraw(run, draw, step), options.grouping));
+      // 2. Roll out.
+      const episodes = await attemptDraw(run, draw, step);
+      // 3. Group: the trajectories of one role for one task are compared with each other.
+      draws = gather(draws, groupEpisodes(episodes, options.grouping));
     } while (needsAnotherDraw(draws, options.gathering, (text) => warn(run, step, text)));
     const gathered = selectGroups(draws, options.gathering);
     await models.sampler.sleep?.();
+    // 4. Credit: rewards become advantages.
     const credit = assignCredit(gathered.kept, options.credit, progress.rewardMoments);
+    // 5. Batch: trajectories become sequences of tokens.
     return { gathered, credit, ...toBatch(credit.groups, credit.advantages, options.sequences) };
   },
   async update({ batch, origins, credit }, context) {
     const { models, options } = run;
+    // 6. Update the weights; teachers, if there are some, score the batch first.
     const scores = models.teaching && (await askTeachers(models.teaching, batch, origins, credit.groups));
     return updatePolicy(models, batch, options.update, { ...context, scores });
   },
@@ -156,11 +182,12 @@ export function warn({ emit }: Pick<Run, "emit">, step: number, text: string): v
 
 // A run while it trains: its options, the stages of its loop, and the values that change from step to step.
 
-/** Only the loops get the whole run; the stages get options and data. */
-export interface Run {
+/** What `open-run.ts` opens. */
+export interface RunParts {
   readonly options: RunOptions;
   /** Tasks to learn from. */
   readonly tasks: Dataset<unknown>;
+  readonly validationTasks: Dataset<unknown> | undefined;
   readonly models: Models;
   readonly rollouts: Rollouts;
   /** Undefined: the run learns from rollouts. */
@@ -169,17 +196,24 @@ export interface Run {
   readonly checkpoints: CheckpointSaver | undefined;
   /** Undefined if the run only measures. */
   readonly folder: RunFolder | undefined;
-  /** For `watchOutage`. */
-  readonly outages: OutageContext;
-  /** Whether the engine can export whole models. */
-  readonly canMerge: boolean;
   readonly progress: Progress;
-  /** The last validation. */
-  validation: Validation;
   /** Aborted when the run must stop at once. */
   readonly signal: AbortSignal;
+  /** A first Ctrl-C. */
+  readonly interrupt: { readonly requested: boolean };
   /** Errors of the user's code that nothing awaited. */
   readonly unhandled: UnhandledErrors;
+  /** Whether the engine can export whole models. */
+  readonly canMerge: boolean;
+  emit(event: RunEvent): void;
+}
+
+/** Only the loops get the whole run; the stages get options and data. */
+export interface Run extends RunParts {
+  /** For `watchOutage`. */
+  readonly outages: OutageContext;
+  /** The last validation. */
+  validation: Validation;
   /** Whether a first Ctrl-C, or an error outside of rollouts, asked to stop after the current step. */
   stopRequested(): boolean;
   /**
@@ -190,5 +224,22 @@ export interface Run {
    * @throws RunError if all rollouts fail
    */
   validate(step: number, stops?: boolean): Promise<Validation>;
-  emit(event: RunEvent): void;
+}
+
+const noValidation: Validation = { step: -1, metrics: {}, episodes: [] };
+
+export function createRun(parts: RunParts): Run {
+  const { emit, interrupt, options, recorder, rollouts, signal, source, unhandled, validationTasks } = parts;
+  const stopRequested = () => interrupt.requested || unhandled.error !== undefined;
+  const outages = { signal, emit, stopRequested, keep: recorder.episodes };
+  const measured = { dataset: validationTasks, measure: source?.validate, rollouts, recorder, emit };
+  const measures = measured.dataset !== undefined || measured.measure !== undefined;
+  return {
+    ...parts,
+    outages,
+    validation: noValidation,
+    stopRequested,
+    validate: async (step, stops) =>
+      measures ? validate(measured, options.validation, step, watchOutage(outages, stops)) : noValidation,
+  };
 }

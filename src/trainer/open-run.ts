@@ -1,4 +1,7 @@
-/** Opens the loggers that a configuration names, and those of the run folder. */
+/**
+ * Opens everything that a run needs, in order, and closes it in reverse order, also after an error: folder and loggers,
+ * interrupts, engine, models, gateway, rollouts, and the state to continue from. `loop.ts` repeats the steps.
+ */
 import { basename, join, relative, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
@@ -32,23 +35,258 @@ import { type ClientName, sidecarLogger } from "../tracking/sidecar-logger.ts";
 import { tensorboardSubscriber } from "../tracking/tensorboard.ts";
 import { openCheckpointSaver } from "./checkpoints.ts";
 import { type Experiment, scriptFacts, type TrainOptions } from "./experiment.ts";
-import { watchOutage, watchUnhandledErrors } from "./failures.ts";
-import type { Run } from "./loop.ts";
+import { watchUnhandledErrors } from "./failures.ts";
+import { createRun, type Run } from "./loop.ts";
 import { compileOptions, otherModels, type RunOptions } from "./options.ts";
 import { createRecorder } from "./record.ts";
 import { restore, restoreReference } from "./resume.ts";
 import { openRewardModels } from "./reward-models.ts";
-import { openRollouts, type Rollouts, type Waiting } from "./rollouts.ts";
-import type { Models, Progress, Validation } from "./state.ts";
+import { openRollouts, type Waiting } from "./rollouts.ts";
+import type { Models, Progress } from "./state.ts";
 import { openTeachers } from "./teachers.ts";
-import { validate } from "./validate.ts";
+
+export interface OpenRunOptions extends TrainOptions {
+  /** Keeps the results of a measurement in this folder. */
+  results?: string;
+  recoveries: number;
+}
+
+type Prepared = Experiment<unknown> & { workflow: Workflow<unknown> };
+
+export async function openRun(
+  experiment: Prepared,
+  composed: ComposedConfig,
+  compiled: RunOptions,
+  options: OpenRunOptions,
+): Promise<{ run: Run; close(): Promise<void> }> {
+  const closers = createClosers();
+  try {
+    return { run: await open(experiment, composed, compiled, options, closers), close: closers.close };
+  } catch (error) {
+    return await closers.abandon(error);
+  }
+}
+
+async function open(
+  experiment: Prepared,
+  composed: ComposedConfig,
+  compiled: RunOptions,
+  options: OpenRunOptions,
+  closers: Closers,
+): Promise<Run> {
+  const { config, storedConfig } = composed;
+  const trains = !config.rllm.trainer.val_only;
+  const folder = openFolder(config, options.results);
+  let begun = false;
+  // After a failure that is not a mistake of the user, the logs stay.
+  if (folder) closers.add((cause) => (begun || cause instanceof RunError ? folder.close() : folder.abandon()));
+
+  const listeners = subscribers();
+  const emit = listeners.event;
+  const warn = (text: string) => emit({ type: "warning", text });
+  const waitingFor: (() => readonly Waiting[])[] = [];
+  const journal = folder && openJournal(folder.path, { onProblem: warn });
+  if (journal) listeners.add(journal);
+  closers.add(() => listeners.close());
+  const out = typeof options.evaluate === "object" && options.evaluate.json ? process.stderr : process.stdout;
+  listeners.add(...(await openLoggers({ config, storedConfig, folder, waitingFor, emit, warn, out })));
+  const datasets = [experiment.train, experiment.validation].filter((dataset) => dataset !== undefined);
+  for (const note of datasets.flatMap(({ notes = [] }) => notes)) warn(note);
+
+  const abort = new AbortController();
+  const { signal } = abort;
+  const interrupt = listenForInterrupt(
+    () => {
+      if (!trains || !begun) return false;
+      warn("stopping after this step and saving; Ctrl-C again stops at once");
+      return true;
+    },
+    async () => {
+      abort.abort(new Error("stopped"));
+      // Removes an empty folder; resources that do not close in time stay open.
+      if (!begun) await Promise.race([closers.close(), sleep(1000)]).catch(() => {});
+    },
+  );
+  closers.add(() => interrupt.dispose());
+  const unhandled = watchUnhandledErrors(warn, folder?.path);
+  closers.add(() => unhandled.dispose());
+
+  const { engine, chat } = options.engine ?? (await openOwnEngine(composed, compiled, folder, emit, closers));
+  waitingFor.push(engine.waitingFor);
+  // Rollouts would fail one by one, and be retried.
+  void engine.died?.then((reason) => abort.abort(reason));
+  const checkedFor = (capabilities: Capabilities) => {
+    const check = (known: Capabilities) =>
+      checkSettings(composed, { capabilities: known, script: scriptFacts(experiment) });
+    const known = check(compiled.capabilities).warnings.map(({ text }) => text);
+    const checked = check(capabilities);
+    for (const { text } of checked.warnings) if (!known.includes(text)) warn(text);
+    return checked.composed;
+  };
+  // A remote service may support less than its descriptor says.
+  const runOptions = isDeepStrictEqual(engine.capabilities, compiled.capabilities)
+    ? compiled
+    : compileOptions(checkedFor(engine.capabilities), engine.capabilities, experiment);
+  for (const text of runOptions.warnings) warn(text);
+
+  const models = await openModels(engine, runOptions.models, options.engine ? closers : undefined);
+  const { logprobs } = models.sampler;
+  if (logprobs !== engine.capabilities.sampleLogprobs) {
+    checkedFor({ ...engine.capabilities, sampleLogprobs: logprobs });
+  }
+  const rewardModels = runOptions.rewardModels && (await openRewardModels(engine, runOptions.rewardModels, warn));
+  const vision = visionOf(engine, imageFetching(config, warn));
+  if (config.data.mixed_mm_data && typeof vision === "string") {
+    throw new UserError(`data.mixed_mm_data=true, but ${vision}`, { hint: "use a vision-language model" });
+  }
+  if (runOptions.teaching && trains) {
+    const closeLater = (close: () => Promise<void>) => closers.add(close);
+    const parts = { engine, learner: models.learner, policy: config.model.name, chat, vision, experiment, warn };
+    models.teaching = await openTeachers({ ...parts, closeLater }, runOptions.teaching);
+  }
+
+  const gatewayCounts: Record<string, number> = {};
+  const model = engine.model.name;
+  const gateway = await openRunGateway({ config, folder, chat, vision, model, warn, counts: gatewayCounts });
+  closers.add(() => gateway.close());
+  const health = watchHealth(config);
+  const { recoveries } = options;
+  const recorder = createRecorder(
+    { engine, gatewayCounts, chat, folder, recoveries, journal, health, emit },
+    runOptions.record,
+  );
+  const contextWindow = longestSequence(engine, models);
+  const { workflow } = experiment;
+  const rollouts = openRollouts(
+    { workflow, sampler: models.sampler, chat, vision, gateway, contextWindow, rewardModels, signal, emit },
+    runOptions.rollouts,
+  );
+  waitingFor.unshift(rollouts.waitingFor);
+
+  const checkpoints = folder?.checkpoints;
+  const startFrom = config.training.start_from ?? undefined;
+  const weights = options.checkpoint ?? startFrom;
+  const found = await restore({ models, checkpoints, trains, storedConfig, emit }, runOptions.resume, weights);
+  if (startFrom !== undefined) await restoreReference(models.reference, config, startFrom, warn);
+  const progress: Progress = found ?? { step: 0, draws: 0, badSteps: 0 };
+  const { train: tasks } = experiment;
+  const { vocabularySize } = engine.model;
+  const source = await experiment.source?.open(
+    { tasks, chat, vision, models, options: runOptions, contextWindow, vocabularySize, warn },
+    config,
+  );
+  if (folder) {
+    const { discarded } = folder.rewind(found ? progress.step : null);
+    for (const { metrics } of folder.history()) health(metrics);
+    if (discarded > 0) warn(`${discarded} lines of metrics after the checkpoint were moved to metrics.discarded.jsonl`);
+    folder.keepTokenizer(engine.model.directory);
+    folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }), composed.origins);
+    for (const dataset of datasets) dataset.keep?.(folder.path);
+  }
+
+  begun = true;
+  if (folder) options.onBegin?.(folder.path);
+  emit({
+    type: "run-start",
+    folder: folder ? relative(process.cwd(), folder.path) : "",
+    totalSteps: runOptions.plan.totalSteps,
+    step: progress.step,
+    history: folder?.history() ?? [],
+    text: [describeModel(engine, models.sampler, config), ...describeMemory(engine), runOptions.plan.arithmetic],
+  });
+  return createRun({
+    options: runOptions,
+    tasks,
+    validationTasks: experiment.validation,
+    models,
+    rollouts,
+    source,
+    recorder,
+    folder,
+    checkpoints:
+      folder && openCheckpointSaver({ folder: folder.checkpoints, models, storedConfig, emit }, runOptions.checkpoints),
+    progress,
+    signal,
+    interrupt,
+    unhandled,
+    canMerge: engine.capabilities.exports.includes("merged"),
+    emit,
+  });
+}
+
+/** @param results of a measurement: the folder to keep them in */
+function openFolder(config: Config, results: string | undefined): RunFolder | undefined {
+  const { run_dir, project_name: project, experiment_name: experiment, val_only } = config.rllm.trainer;
+  if (results !== undefined) return openRunFolder(results);
+  if (val_only) return undefined;
+  return run_dir === null ? createRunFolder({ project, experiment }) : openRunFolder(run_dir);
+}
+
+async function openOwnEngine(
+  composed: ComposedConfig,
+  runOptions: RunOptions,
+  folder: RunFolder | undefined,
+  emit: (event: RunEvent) => void,
+  closers: Closers,
+): Promise<{ engine: Engine; chat: Chat }> {
+  const warn = (text: string) => emit({ type: "warning", text });
+  const engine = await openEngine(composed, {
+    ...(folder
+      ? { logFile: folder.workerLog, folder: resolve(folder.path), media: folderStore(join(folder.path, mediaFolder)) }
+      : {}),
+    trains: composed.config.rllm.trainer.val_only ? undefined : { others: otherModels(runOptions, composed.config) },
+    onStatus: (text) => emit({ type: "setup-status", text }),
+    warn,
+  });
+  closers.add(() => engine.close());
+  return { engine, chat: await openChat(engine.model.directory, composed.config, warn) };
+}
+
+/** @param closers of an engine that outlives the run; the run's own engine closes its models itself */
+async function openModels(engine: Engine, specs: RunOptions["models"], closers: Closers | undefined): Promise<Models> {
+  const closeLater = (learner: Learner) => {
+    closers?.add(() => learner.close());
+    return learner;
+  };
+  const open = async (spec: LearnerSpec) => closeLater(await engine.createLearner(spec));
+  const { sampler, learner } = await engine.createPolicy(specs.policy);
+  closeLater(learner);
+  return {
+    sampler,
+    learner,
+    reference: specs.reference && (await open(specs.reference)),
+    critic: specs.critic && (await open(specs.critic)),
+  };
+}
+
+/** A run's sequences fit all of its models, and the servers that sample. */
+function longestSequence({ model }: Engine, { sampler, learner, reference, critic }: Models): number {
+  return Math.min(model.maxLength, ...[sampler, learner, reference, critic].flatMap((part) => part?.maxLength ?? []));
+}
+
+function describeMemory({ memory }: Engine): string[] {
+  if (memory === undefined) return [];
+  return [`training takes ${memory.text}${memory.fits ? "" : "; longer sequences than fit will end the run"}`];
+}
+
+function describeModel({ model }: Engine, { servers }: Sampler, { model: wanted }: Config): string {
+  const millions = (model.parameters / 1e6).toFixed(1);
+  const targets = loraTargets.filter((part) => wanted[`train_${part}`]).join(", ");
+  const trained = wanted.lora_rank === 0 ? "all weights" : `LoRA of rank ${wanted.lora_rank} on ${targets}`;
+  const { attention, attentionReason: reason } = model;
+  const rows = reason === undefined ? "" : `; ${attention === "padded" ? "padded attention: " : ""}${reason}`;
+  const sampled = servers === undefined ? "" : `; sampled by ${servers}`;
+  return `${model.name}: ${model.architecture}, ${millions}M parameters, ${model.dtype} on ${model.device}, ${trained}${rows}${sampled}`;
+}
+
+// Loggers: those that the configuration names, and those of the run folder.
 
 interface LoggerContext {
   config: Config;
   storedConfig: Readonly<Record<string, unknown>>;
   /** Undefined if nothing is kept. */
   folder: RunFolder | undefined;
-  waitingFor: () => Waiting[];
+  waitingFor: readonly (() => readonly Waiting[])[];
   emit: (event: RunEvent) => void;
   warn: (text: string) => void;
   /** Where the console writes. */
@@ -123,261 +361,20 @@ export interface Interrupt {
  * @param onSecond must end the process's children before the process ends
  */
 export function listenForInterrupt(onFirst: (() => boolean) | undefined, onSecond: () => Promise<void>): Interrupt {
-  let count = 0;
   const handle = (signal: NodeJS.Signals) => {
-    count++;
-    if (count === 1 && onFirst?.()) return;
+    const isFirst = !interrupt.requested;
+    interrupt.requested = true;
+    if (isFirst && onFirst?.()) return;
     void onSecond().finally(() => process.exit(signal === "SIGTERM" ? 143 : 130));
   };
-  process.on("SIGINT", handle);
-  process.on("SIGTERM", handle);
-  return {
-    get requested() {
-      return count > 0;
-    },
+  const interrupt = {
+    requested: false,
     dispose() {
       process.off("SIGINT", handle);
       process.off("SIGTERM", handle);
     },
   };
-}
-
-// Opens everything a run needs, in order, and closes it in reverse order, also after an error.
-
-export interface OpenRunOptions extends TrainOptions {
-  /** Keeps the results of a measurement in this folder. */
-  results?: string;
-  recoveries: number;
-}
-
-export async function openRun(
-  experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
-  composed: ComposedConfig,
-  runOptions: RunOptions,
-  options: OpenRunOptions,
-): Promise<{ run: Run; close(): Promise<void> }> {
-  const closers = createClosers();
-  try {
-    return { run: await open(experiment, composed, runOptions, options, closers), close: closers.close };
-  } catch (error) {
-    return await closers.abandon(error);
-  }
-}
-
-async function open(
-  experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
-  composed: ComposedConfig,
-  compiled: RunOptions,
-  options: OpenRunOptions,
-  closers: Closers,
-): Promise<Run> {
-  const { config, storedConfig } = composed;
-  const trains = !config.rllm.trainer.val_only;
-  const abort = new AbortController();
-  const { signal } = abort;
-  const folder = openFolder(config, options.results);
-  let begun = false;
-  // After a failure that is not a mistake of the user, the logs stay.
-  if (folder) closers.add((cause) => (begun || cause instanceof RunError ? folder.close() : folder.abandon()));
-
-  let engine: Engine | undefined;
-  let rollouts: Rollouts | undefined;
-  const waitingFor = () => [...(rollouts?.waitingFor() ?? []), ...(engine?.waitingFor() ?? [])];
-  const emit = (event: RunEvent) => listeners.event(event);
-  const warn = (text: string) => emit({ type: "warning", text });
-  const out = typeof options.evaluate === "object" && options.evaluate.json ? process.stderr : process.stdout;
-  const journal = folder && openJournal(folder.path, { onProblem: warn });
-  const loggers = await openLoggers({ config, storedConfig, folder, waitingFor, emit, warn, out });
-  const listeners = subscribers([...(journal ? [journal] : []), ...loggers]);
-  closers.add(() => listeners.close());
-  for (const { notes = [] } of [experiment.train, ...(experiment.validation ? [experiment.validation] : [])]) {
-    for (const note of notes) warn(note);
-  }
-
-  const interrupt = listenForInterrupt(
-    () => {
-      if (!trains || !begun) return false;
-      warn("stopping after this step and saving; Ctrl-C again stops at once");
-      return true;
-    },
-    async () => {
-      abort.abort(new Error("stopped"));
-      // Removes an empty folder; resources that do not close in time stay open.
-      if (!begun) await Promise.race([closers.close(), sleep(1000)]).catch(() => {});
-    },
-  );
-  closers.add(() => interrupt.dispose());
-  const unhandled = watchUnhandledErrors(warn, folder?.path);
-  closers.add(() => unhandled.dispose());
-
-  const opened = options.engine ?? (await openOwnEngine(composed, compiled, folder, emit, closers));
-  engine = opened.engine;
-  // Rollouts would fail one by one, and be retried.
-  void engine.died?.then((reason) => abort.abort(reason));
-  const { chat } = opened;
-  const checkFor = (capabilities: Capabilities) =>
-    checkSettings(composed, { capabilities, script: scriptFacts(experiment) });
-  const recheck = (capabilities: Capabilities) => {
-    const known = checkFor(compiled.capabilities).warnings.map(({ text }) => text);
-    const checked = checkFor(capabilities);
-    for (const { text } of checked.warnings) if (!known.includes(text)) warn(text);
-    return checked.composed;
-  };
-  // A remote service may support less than its descriptor says.
-  const runOptions = isDeepStrictEqual(engine.capabilities, compiled.capabilities)
-    ? compiled
-    : compileOptions(recheck(engine.capabilities), engine.capabilities, experiment);
-  for (const text of runOptions.warnings) warn(text);
-  const models = await openModels(engine, runOptions.models, options.engine ? closers : undefined);
-  const { logprobs } = models.sampler;
-  if (logprobs !== engine.capabilities.sampleLogprobs) recheck({ ...engine.capabilities, sampleLogprobs: logprobs });
-  const rewardModels = runOptions.rewardModels && (await openRewardModels(engine, runOptions.rewardModels, warn));
-  const vision = visionOf(engine, imageFetching(config, warn));
-  if (runOptions.teaching && trains) {
-    const closeLater = (close: () => Promise<void>) => closers.add(close);
-    const parts = { engine, learner: models.learner, policy: config.model.name, chat, vision, experiment, warn };
-    models.teaching = await openTeachers({ ...parts, closeLater }, runOptions.teaching);
-  }
-  if (config.data.mixed_mm_data && typeof vision === "string") {
-    throw new UserError(`data.mixed_mm_data=true, but ${vision}`, { hint: "use a vision-language model" });
-  }
-  const gateway = await openRunGateway({ config, folder, chat, vision, model: engine.model.name, warn });
-  closers.add(() => gateway.close());
-
-  const { plan } = runOptions;
-  const { recoveries } = options;
-  const health = watchHealth(config);
-  const lostEvents = () => journal?.lost ?? 0;
-  const recorder = createRecorder(
-    { engine, gateway, chat, folder, recoveries, lostEvents, health, emit },
-    runOptions.record,
-  );
-  const contextWindow = longestSequence(engine, models);
-  const { workflow } = experiment;
-  rollouts = openRollouts(
-    { workflow, sampler: models.sampler, chat, vision, gateway, contextWindow, rewardModels, signal, emit },
-    runOptions.rollouts,
-  );
-  const checkpoints = folder?.checkpoints;
-  const startFrom = config.training.start_from ?? undefined;
-  const weights = options.checkpoint ?? startFrom;
-  const found = await restore({ models, checkpoints, trains, storedConfig, emit }, runOptions.resume, weights);
-  if (startFrom !== undefined) await restoreReference(models.reference, config, startFrom, warn);
-  const progress: Progress = found ?? { step: 0, draws: 0, badSteps: 0 };
-  const { train: tasks } = experiment;
-  const { vocabularySize } = engine.model;
-  const source = await experiment.source?.open(
-    { tasks, chat, vision, models, options: runOptions, contextWindow, vocabularySize, warn },
-    config,
-  );
-  if (folder) {
-    const { discarded } = folder.rewind(found ? progress.step : null);
-    for (const { metrics } of folder.history()) health(metrics);
-    if (discarded > 0) warn(`${discarded} lines of metrics after the checkpoint were moved to metrics.discarded.jsonl`);
-    folder.keepTokenizer(engine.model.directory);
-    folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }), composed.origins);
-  }
-  if (folder) for (const dataset of [experiment.train, experiment.validation]) dataset?.keep?.(folder.path);
-  begun = true;
-  if (folder) options.onBegin?.(folder.path);
-  emit({
-    type: "run-start",
-    folder: folder ? relative(process.cwd(), folder.path) : "",
-    totalSteps: plan.totalSteps,
-    step: progress.step,
-    history: folder?.history() ?? [],
-    text: [describeModel(engine, models.sampler, config), ...describeMemory(engine), plan.arithmetic],
-  });
-
-  const stopRequested = () => interrupt.requested || unhandled.error !== undefined;
-  const outages = { signal, emit, stopRequested, keep: recorder.episodes };
-  const measured = { dataset: experiment.validation, measure: source?.validate, rollouts, recorder, emit };
-  const measures = measured.dataset !== undefined || measured.measure !== undefined;
-  const noValidation: Validation = { step: -1, metrics: {}, episodes: [] };
-  return {
-    options: runOptions,
-    tasks,
-    models,
-    rollouts,
-    source,
-    recorder,
-    folder,
-    progress,
-    signal,
-    unhandled,
-    stopRequested,
-    emit,
-    checkpoints:
-      folder && openCheckpointSaver({ folder: folder.checkpoints, models, storedConfig, emit }, runOptions.checkpoints),
-    validation: noValidation,
-    validate: async (step, stops) =>
-      measures ? validate(measured, runOptions.validation, step, watchOutage(outages, stops)) : noValidation,
-    outages,
-    canMerge: engine.capabilities.exports.includes("merged"),
-  };
-}
-
-/** @param results of a measurement: the folder to keep them in */
-function openFolder(config: Config, results: string | undefined): RunFolder | undefined {
-  const { run_dir, project_name: project, experiment_name: experiment, val_only } = config.rllm.trainer;
-  if (results !== undefined) return openRunFolder(results);
-  if (val_only) return undefined;
-  return run_dir === null ? createRunFolder({ project, experiment }) : openRunFolder(run_dir);
-}
-
-async function openOwnEngine(
-  composed: ComposedConfig,
-  runOptions: RunOptions,
-  folder: RunFolder | undefined,
-  emit: (event: RunEvent) => void,
-  closers: Closers,
-): Promise<{ engine: Engine; chat: Chat }> {
-  const warn = (text: string) => emit({ type: "warning", text });
-  const engine = await openEngine(composed, {
-    ...(folder
-      ? { logFile: folder.workerLog, folder: resolve(folder.path), media: folderStore(join(folder.path, mediaFolder)) }
-      : {}),
-    trains: composed.config.rllm.trainer.val_only ? undefined : { others: otherModels(runOptions, composed.config) },
-    onStatus: (text) => emit({ type: "setup-status", text }),
-    warn,
-  });
-  closers.add(() => engine.close());
-  return { engine, chat: await openChat(engine.model.directory, composed.config, warn) };
-}
-
-/** @param closers of an engine that outlives the run; the run's own engine closes its models itself */
-async function openModels(engine: Engine, specs: RunOptions["models"], closers: Closers | undefined): Promise<Models> {
-  const closeLater = (learner: Learner) => {
-    closers?.add(() => learner.close());
-    return learner;
-  };
-  const open = async (spec: LearnerSpec) => closeLater(await engine.createLearner(spec));
-  const { sampler, learner } = await engine.createPolicy(specs.policy);
-  closeLater(learner);
-  return {
-    sampler,
-    learner,
-    reference: specs.reference && (await open(specs.reference)),
-    critic: specs.critic && (await open(specs.critic)),
-  };
-}
-
-/** A run's sequences fit all of its models, and the servers that sample. */
-function longestSequence({ model }: Engine, { sampler, learner, reference, critic }: Models): number {
-  return Math.min(model.maxLength, ...[sampler, learner, reference, critic].flatMap((part) => part?.maxLength ?? []));
-}
-
-function describeMemory({ memory }: Engine): string[] {
-  if (memory === undefined) return [];
-  return [`training takes ${memory.text}${memory.fits ? "" : "; longer sequences than fit will end the run"}`];
-}
-
-function describeModel({ model }: Engine, { servers }: Sampler, { model: wanted }: Config): string {
-  const millions = (model.parameters / 1e6).toFixed(1);
-  const targets = loraTargets.filter((part) => wanted[`train_${part}`]).join(", ");
-  const trained = wanted.lora_rank === 0 ? "all weights" : `LoRA of rank ${wanted.lora_rank} on ${targets}`;
-  const { attention, attentionReason: reason } = model;
-  const rows = reason === undefined ? "" : `; ${attention === "padded" ? "padded attention: " : ""}${reason}`;
-  const sampled = servers === undefined ? "" : `; sampled by ${servers}`;
-  return `${model.name}: ${model.architecture}, ${millions}M parameters, ${model.dtype} on ${model.device}, ${trained}${rows}${sampled}`;
+  process.on("SIGINT", handle);
+  process.on("SIGTERM", handle);
+  return interrupt;
 }

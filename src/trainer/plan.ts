@@ -60,10 +60,9 @@ export interface Plan {
   stepsPerEpoch: number;
   /** Whether to validate before the first step. */
   validatesFirst: boolean;
-  /** Whether to validate after this step; the last step always does. */
-  validateAfter(step: number): boolean;
-  /** Whether to save after this step; the last step always does. */
-  saveAfter(step: number): boolean;
+  /** Steps between validations and between checkpoints, for `isDue`. */
+  validateEvery: number;
+  saveEvery: number;
   /** One line with the size of a step: tasks, rollouts, sequences. */
   arithmetic: string;
 }
@@ -78,14 +77,12 @@ export function planOf({ source, train, validation }: Experiment<unknown>, confi
       : stepsPerEpoch(train.size, tasksPerDraw(config), batchKey(config));
   const total = val_only ? 0 : totalSteps(config, perEpoch);
   const unit = freq_unit === "epochs" ? perEpoch : 1;
-  const due = (frequency: number) => (step: number) =>
-    step === total || (frequency > 0 && step % (frequency * unit) === 0);
   return {
     totalSteps: total,
     stepsPerEpoch: perEpoch,
     validatesFirst: val_before_train || val_only,
-    validateAfter: due(test_freq),
-    saveAfter: due(save_freq),
+    validateEvery: test_freq * unit,
+    saveEvery: save_freq * unit,
     arithmetic:
       validation && val_only
         ? measureArithmetic(config, validation.size)

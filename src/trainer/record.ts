@@ -4,7 +4,6 @@ import type { Engine } from "../backends/engine.ts";
 import { append, mean, spread } from "../base/values.ts";
 import { checkTemplate, describeTemplate } from "../chat/renderers.ts";
 import type { Chat } from "../chat/types.ts";
-import type { Gateway } from "../gateway/types.ts";
 import { logEpisodes } from "../tracking/episodes.ts";
 import { type Distributions, type Metrics, type RunEvent, sampleRows } from "../tracking/events.ts";
 import { type TokenValuesByTrajectory, unpackValues } from "../tracking/json-lines.ts";
@@ -196,13 +195,14 @@ type Learned = Pick<FinishedStep, "credit" | "training">;
 
 export interface RecorderParts {
   engine: Pick<Engine, "stats">;
-  gateway: Gateway;
+  /** How calls to the gateway ended since the run began; empty if the agents do not use it. */
+  gatewayCounts: Readonly<Record<string, number>>;
   chat: Chat;
   folder: RunFolder | undefined;
   /** How often this process has recovered after the engine had lost the model's state. */
   recoveries: number;
-  /** Events that could not be written to the journal. */
-  lostEvents(): number;
+  /** Undefined: no events are kept. */
+  journal: { readonly lost: number } | undefined;
   /** Takes the metrics of each step, in order; returns the warnings of the health rules. */
   health(metrics: Metrics): string[];
   emit(event: RunEvent): void;
@@ -218,7 +218,7 @@ export interface Recorder {
 }
 
 export function createRecorder(parts: RecorderParts, options: RecordOptions): Recorder {
-  const { chat, emit, folder, gateway, recoveries } = parts;
+  const { chat, emit, folder, journal, recoveries } = parts;
 
   function keepEpisodes({ mode, step }: EpisodeSource, episodes: readonly Episode[], learned?: Learned): void {
     if (mode === "train") folder?.writeEpisodes(step, withTraining(episodes, learned));
@@ -259,12 +259,11 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
         ...credit.metrics,
         ...given,
         ...engineMetrics(await parts.engine.stats()),
-        // Counted since the run began; absent if the agents do not use the gateway.
-        ...Object.fromEntries(Object.entries(gateway.counts()).filter(([, count]) => count > 0)),
+        ...parts.gatewayCounts,
       };
       if (rewards.length > 0) counted["reward/mean"] = mean(rewards);
       if (recoveries > 0) counted["run/recoveries"] = recoveries;
-      if (parts.lostEvents() > 0) counted["run/journal_events_lost"] = parts.lostEvents();
+      if (journal && journal.lost > 0) counted["run/journal_events_lost"] = journal.lost;
       keepEpisodes({ mode: "train", step }, episodes, { credit, training });
       clock.lap("record");
       const times = clock.endStep();

@@ -3,7 +3,7 @@ import type { Workflow } from "../agents/types.ts";
 import type { NoVision, Vision } from "../chat/images.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Task } from "../data/dataset.ts";
-import { rolloutGateway } from "../gateway/sessions.ts";
+import { patchFetch, rolloutGateway } from "../gateway/sessions.ts";
 import type { Gateway } from "../gateway/types.ts";
 import { withoutStack } from "../rollout/outcome.ts";
 import { type RunRolloutsOptions, runRollouts } from "../rollout/rollouts.ts";
@@ -102,6 +102,8 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
   const { chat, contextWindow, emit, gateway, sampler, workflow } = parts;
   const warn = (text: string) => emit({ type: "warning", text });
   const live = new Set<SamplingClient>();
+  // Clients keep the `fetch` that they find when a workflow creates them.
+  patchFetch();
 
   function openClient(collection: Collection, queue?: SampleQueue) {
     const { purpose, sampling, step, draw = step, again = 0 } = collection;
@@ -154,11 +156,14 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           emit({ type: "rollout", step, purpose, ...ending(episode) });
           onEpisode(episode);
         },
-        gateway: rolloutGateway(gateway, {
-          prefix: `${purpose}-${draw}${again === 0 ? "" : `-again-${again}`}/`,
-          enforceSampling: options.enforceSampling,
-          metadata: { step },
-        }),
+        gateway: {
+          open: (...opened) =>
+            rolloutGateway(gateway, {
+              prefix: `${purpose}-${draw}${again === 0 ? "" : `-again-${again}`}/`,
+              enforceSampling: options.enforceSampling,
+              metadata: { step },
+            }).open(...opened),
+        },
         onRetry: ({ taskId, rollout, attempt, failure }) => {
           const retried = { task: taskId, rollout, attempt, state: "retry", failure: withoutStack(failure) } as const;
           emit({ type: "rollout", step, purpose, ...retried });

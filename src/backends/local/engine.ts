@@ -78,15 +78,15 @@ async function* sampleOnce(
   const samples = new AsyncQueue<Sample>();
   let ended = false;
 
-  const media = mediaFields(requests);
-  const fields = { policy, requests: requests.map(encodeRequest), stream: onToken !== undefined, ...media.fields };
+  const media = requests.some(({ media }) => media !== undefined) ? mediaFields(requests) : undefined;
+  const fields = { policy, requests: requests.map(encodeRequest), stream: onToken !== undefined, ...media?.fields };
   const arrays = {
     tokens: concatenate(
       Int32Array,
       requests.map(({ prompt }) => prompt),
     ),
     offsets: offsetsOf(requests.map(({ prompt }) => prompt.length)),
-    ...media.arrays,
+    ...media?.arrays,
   };
   const request = connection.request("sample", fields, arrays, (frame) => {
     try {

@@ -123,8 +123,8 @@ export type SendBatch = (
 ) => Promise<{ fields: Record<string, unknown>; arrays: OutgoingArrays }>;
 
 export const sendWithCall: SendBatch = async (sequences) => {
-  const { fields, arrays } = mediaFields(sequences);
-  return { fields, arrays: { ...sequenceArrays(sequences), ...arrays } };
+  const media = sequences.some(({ media }) => media !== undefined) ? mediaFields(sequences) : undefined;
+  return { fields: { ...media?.fields }, arrays: { ...sequenceArrays(sequences), ...media?.arrays } };
 };
 
 /** Number of batches that the worker keeps: those of the policy, its reference and a critic, and one more. */
