@@ -129,7 +129,7 @@ const isData = (address: string) => /^data:/i.test(address);
 async function pathOf(address: string): Promise<string> {
   if (/^file:/i.test(address)) return located(address, () => fileURLToPath(address));
   if (!/^[a-z][a-z0-9+.-]+:/i.test(address)) return address;
-  throw new UserError(`${beginningOf(address, 200)} is not the address of an image`, { hint: forms });
+  throw new UserError(`${shorten(address)} is not the address of an image`, { hint: forms });
 }
 
 export const isStored = (source: unknown): source is StoredImage =>
@@ -171,12 +171,11 @@ async function located<T>(where: string, run: () => T | Promise<T>): Promise<T> 
     return await run();
   } catch (error) {
     const Kind = error instanceof RunError ? RunError : UserError;
-    throw new Kind(
-      `${beginningOf(where, 200)}: ${messageOf(error)}`,
-      error instanceof HoneError ? { hint: error.hint } : {},
-    );
+    throw new Kind(`${shorten(where)}: ${messageOf(error)}`, error instanceof HoneError ? { hint: error.hint } : {});
   }
 }
+
+const shorten = (text: string) => beginningOf(text, 200);
 
 const dataUrl = /^data:([^;,]*)((?:;[^;,]*)*),/i;
 
@@ -209,18 +208,14 @@ async function readImageFile<T>(path: string, read: () => Promise<T>): Promise<T
   try {
     const found = await stat(path);
     // Reading a pipe or a device might never end.
-    if (!found.isFile())
-      throw new UserError(`${beginningOf(path, 200)} is not an image file, but a folder or a device`);
+    if (!found.isFile()) throw new UserError(`${shorten(path)} is not an image file, but a folder or a device`);
     await located(path, () => requireSize(found.size));
     return await read();
   } catch (error) {
     if (error instanceof UserError) throw error;
     const { code } = error as NodeJS.ErrnoException;
-    if (code === "ENOENT" || code === "ENOTDIR")
-      throw new UserError(`the image file ${beginningOf(path, 200)} does not exist`);
-    throw new UserError(
-      `${beginningOf(path, 200)} cannot be read as an image file: ${code ?? (error as Error).message}`,
-    );
+    if (code === "ENOENT" || code === "ENOTDIR") throw new UserError(`the image file ${shorten(path)} does not exist`);
+    throw new UserError(`${shorten(path)} cannot be read as an image file: ${code ?? (error as Error).message}`);
   }
 }
 
