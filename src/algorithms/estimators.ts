@@ -1,5 +1,7 @@
-/** The computation behind most estimators: `(reward - baseline) / scale`. Estimators differ in baseline and scale. */
+/** The estimators of advantages, by their names in the configuration. */
 import { allEqual, mean, standardDeviation } from "../base/values.ts";
+
+// The computation behind most estimators: `(reward - baseline) / scale`. Estimators differ in baseline and scale.
 
 /**
  * - `none`: 0

@@ -1,5 +1,4 @@
-/** Turns the answers of a Tinker service into errors. */
-
+/** A connection to a Tinker service: requests with retries, futures that are polled until they end, errors. */
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
@@ -9,6 +8,8 @@ import { type MediaStore, memoryStore } from "../../images/images.ts";
 import { NonFiniteLossError, StateLost } from "../engine-parts.ts";
 import { failureSchema, NonFiniteGradientError, type ServiceCapabilities } from "./handshake.ts";
 import { sdkVersion } from "./messages.ts";
+
+// Turns the answers of a Tinker service into errors.
 
 /** The service does not know an accepted request any more, for example after a restart. */
 export class LostResultError extends StateLost {
