@@ -1,4 +1,5 @@
-/** Ready-made workflows: one reply, many turns with an environment, a solver with a judge. */
+/** What a prompt or an observation shows, as messages; a row as the messages that open a conversation. */
+
 import { UserError } from "../base/errors.ts";
 import { mean } from "../base/values.ts";
 import { type ChatMessage, type Content, joinContents } from "../chat/messages.ts";
@@ -18,8 +19,6 @@ import {
   type Shown,
   type Workflow,
 } from "./types.ts";
-
-// What a prompt or an observation shows, as messages; a row as the messages that open a conversation.
 
 /** @returns what users returned, whose messages may still be anything */
 function toMessages(shown: unknown): readonly unknown[] {

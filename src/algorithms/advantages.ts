@@ -1,4 +1,5 @@
-/** Advantages: from the rewards of groups to one number per trained token. Pure functions. */
+/** Estimates one advantage per trajectory from groups of rewards. */
+
 import { UserError } from "../base/errors.ts";
 import { nearest } from "../base/text.ts";
 import { ownValue } from "../base/values.ts";
@@ -14,8 +15,6 @@ import {
   returnsToGo,
   tokenRewards,
 } from "./estimators.ts";
-
-// Estimates one advantage per trajectory from groups of rewards.
 
 /** The trajectories of one task and role: input of a custom estimator. */
 export interface RewardGroup extends Rewards {

@@ -1,7 +1,5 @@
-/** Learning from a teacher: its log-probabilities on the policy's tokens, divergences, and their losses. Pure functions. */
+/** A teacher with another tokenizer: its log-probabilities, moved to the policy's tokens by the bytes that both cover. */
 import { type KlEstimatorName, klEstimators } from "./kl.ts";
-
-// A teacher with another tokenizer: its log-probabilities, moved to the policy's tokens by the bytes that both cover.
 
 /** A token and where it starts and ends in a passage, in bytes. */
 interface Piece {

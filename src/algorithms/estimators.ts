@@ -1,7 +1,5 @@
-/** The estimators of advantages, by their names in the configuration. */
+/** The computation behind most estimators: `(reward - baseline) / scale`. Estimators differ in baseline and scale. */
 import { allEqual, mean, standardDeviation } from "../base/values.ts";
-
-// The computation behind most estimators: `(reward - baseline) / scale`. Estimators differ in baseline and scale.
 
 /**
  * - `none`: 0

@@ -1,9 +1,7 @@
-/** How far the sampler's policy is from the trained one, and what corrects for it. Names and constants are verl's. */
+/** Statistics of the distance between two policies on sampled tokens. Names and constants are verl's. */
 import { UserError } from "../base/errors.ts";
 import { mean } from "../base/values.ts";
 import { rowsOf } from "../trajectories/batch.ts";
-
-// Statistics of the distance between two policies on sampled tokens. Names and constants are verl's.
 
 type Floats = Float32Array | Float64Array;
 

@@ -1,4 +1,8 @@
-/** The actor's loss: policy term, KL to the reference, entropy bonus. A pure function of token outputs. */
+/**
+ * How token losses become one number: where the tokens of each sequence are, and their weight, which is constant within a
+ * sequence.
+ */
+
 import { RunError } from "../base/errors.ts";
 import { concatenate, type MetricSums, ownValue } from "../base/values.ts";
 import { countsOf, rowsOf, selectSequences } from "../trajectories/batch.ts";
@@ -20,8 +24,6 @@ import {
   weightedLikelihood,
 } from "./policy-losses.ts";
 import type { HostedLoss, Loss, LossValue, OutputGradient } from "./types.ts";
-
-// How token losses become one number: where the tokens of each sequence are, and their weight, which is constant within a sequence.
 
 export interface AggregationOptions {
   /** Divisor of `seq-mean-token-sum-norm`; the default is the number of trained tokens of the longest sequence. */

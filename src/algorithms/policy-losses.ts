@@ -1,4 +1,4 @@
-/** The policy losses, one definition each, by their names in the configuration. */
+/** PPO's clipped surrogate (arXiv 1707.06347) with optional dual clip (arXiv 1912.09729). */
 import { z } from "zod";
 import { mean, ownValue, uniforms } from "../base/values.ts";
 import {
@@ -16,8 +16,6 @@ import {
   type SequenceLoss,
   unbounded,
 } from "./loss-definition.ts";
-
-// PPO's clipped surrogate (arXiv 1707.06347) with optional dual clip (arXiv 1912.09729).
 
 /** `max(-rA, -clip(r, low, high)A)`; for A < 0 at most `-clip_ratio_c * A`. The gradient is that of the branch selected. */
 const ppo = defineLoss({

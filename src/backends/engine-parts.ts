@@ -1,7 +1,4 @@
-/**
- * What engines share: one engine made of parts, checks of losses and weights, errors of an engine that died, folders of published
- * weights.
- */
+/** The adapter a configuration asks for. */
 import { randomUUID } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, statfsSync } from "node:fs";
 import { join } from "node:path";
@@ -26,8 +23,6 @@ import {
   type SamplingPart,
   type ScoringPart,
 } from "./engine.ts";
-
-// The adapter a configuration asks for.
 
 export function adapterSpec(config: Config): AdapterSpec {
   const { lora_rank: rank, lora_alpha: alpha, train_vision } = config.model;

@@ -1,4 +1,4 @@
-/** What a rollout becomes: trajectories of its model calls, a checked outcome or a failure, an episode. */
+/** Turns the model calls of a rollout into trajectories, and its last attempt into an episode. */
 import { inspect } from "node:util";
 import { BadOutcome, ModelCallError, type Outcome } from "../agents/types.ts";
 import { HoneError, RunError, UserError } from "../base/errors.ts";
@@ -17,8 +17,6 @@ import {
   trials,
 } from "../trajectories/types.ts";
 import { defaultRole, type TrajectoryGrouping } from "./types.ts";
-
-// Turns the model calls of a rollout into trajectories, and its last attempt into an episode.
 
 /** The name of a trajectory in outcomes: its role, with `#instance` if the role has several. */
 export const labelOf = ({ name, instance }: { name: string; instance?: number | undefined }) =>

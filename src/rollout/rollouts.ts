@@ -1,4 +1,4 @@
-/** Runs workflows on tasks: one attempt with its time limits, and many attempts concurrently, with retries. A failure is data. */
+/** The time limits of an attempt: of each phase, of all of them together, and of each function that tears it down. */
 import { AsyncLocalStorage } from "node:async_hooks";
 import { setMaxListeners } from "node:events";
 import { type GatewayAccess, ModelCallError, RolloutEnded, type Workflow } from "../agents/types.ts";
@@ -20,8 +20,6 @@ import {
 } from "./outcome.ts";
 import type { SamplingClient } from "./session.ts";
 import type { RolloutSession, SessionOptions } from "./types.ts";
-
-// The time limits of an attempt: of each phase, of all of them together, and of each function that tears it down.
 
 /** In seconds. Default: no limit. */
 export interface AttemptLimits {

@@ -1,4 +1,4 @@
-/** Sessions of rollouts: each records an attempt's model calls as steps with their exact tokens. */
+/** One model call: encodes its prompt within the limits, and checks, answers and records its sample. */
 import { ModelCallError, type ModelClient, RolloutEnded, SessionEnded } from "../agents/types.ts";
 import type { Engine, Sample, SampleRequest, SamplingParams } from "../backends/engine.ts";
 import { abortedByEither } from "../base/concurrency.ts";
@@ -28,8 +28,6 @@ import {
   type SamplingLimits,
   type SessionOptions,
 } from "./types.ts";
-
-// One model call: encodes its prompt within the limits, and checks, answers and records its sample.
 
 interface BegunTurn extends Turn {
   messages: readonly ChatMessage[];

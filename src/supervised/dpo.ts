@@ -1,4 +1,4 @@
-/** Direct preference optimization: the trainer's loop with pairs instead of rollouts. */
+/** Reads the formats of preference pairs: TRL's and OpenAI's. */
 import { isDeepStrictEqual } from "node:util";
 import { type PreferenceOptions, preferenceLoss } from "../algorithms/supervised.ts";
 import type { Learner } from "../backends/engine.ts";
@@ -21,8 +21,6 @@ import {
   toStepInput,
 } from "./row-steps.ts";
 import { asMessages, type Example, imagesOf, readMessages, readTools, requireNoImages } from "./rows.ts";
-
-// Reads the formats of preference pairs: TRL's and OpenAI's.
 
 /** The same context with a better and a worse continuation, of which only that is learned. */
 export interface Pair {

@@ -1,4 +1,4 @@
-/** What learning from rows and pairs has in common: the experiment, and the update without rewards and old policy. */
+/** An experiment that learns from data of its own, and takes tasks and settings of another one. */
 import type { Loss } from "../algorithms/types.ts";
 import type { Learner } from "../backends/engine.ts";
 import { addMetrics, averageMetrics, deriveSeed, isObject } from "../base/values.ts";
@@ -11,8 +11,6 @@ import { recordTokens } from "../trainer/token-record.ts";
 import type { Update, UpdateContext, UpdateOptions } from "../trainer/update.ts";
 import { splitBatch } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
-
-// An experiment that learns from data of its own, and takes tasks and settings of another one.
 
 /** What `sft` and `dpo` learn from. */
 export interface SourceOptions<Row = unknown> {

@@ -1,4 +1,4 @@
-/** Rows as the sequences that the loop takes: each trained part is a step with everything before as its prompt. */
+/** A row as the steps of a trajectory: each trained part of it with everything before as its prompt, as if it had been sampled. */
 import { setImmediate } from "node:timers/promises";
 import { HoneError, RunError, UserError } from "../base/errors.ts";
 import { concatenate } from "../base/values.ts";
@@ -13,8 +13,6 @@ import type { StepInput } from "../trainer/step-source.ts";
 import { type MemberAdvantage, toBatch } from "../trajectories/batch.ts";
 import type { Episode, Step, Trajectory, TrajectoryGroup } from "../trajectories/types.ts";
 import { type Example, type LengthLimit, limitLength, type RowMessage } from "./rows.ts";
-
-// A row as the steps of a trajectory: each trained part of it with everything before as its prompt, as if it had been sampled.
 
 export type TrainOn = (typeof trainedParts)[number];
 

@@ -1,12 +1,10 @@
-/** The rows of `hone sft` in the formats of other systems, and what happens to rows that are too long. */
+/** Reads the formats of rows: OpenAI's and TRL's, ShareGPT's, Alpaca's, text and token ids. */
 import { UserError } from "../base/errors.ts";
 import { isObject, ownValue } from "../base/values.ts";
 import type { ChatMessage, Content, ImagePart, TextPart, ToolCall, ToolDefinition } from "../chat/messages.ts";
 import type { ImageSource } from "../images/images.ts";
 import { continues } from "../trajectories/batch.ts";
 import type { Step } from "../trajectories/types.ts";
-
-// Reads the formats of rows: OpenAI's and TRL's, ShareGPT's, Alpaca's, text and token ids.
 
 /** What a row teaches. */
 export type Example =

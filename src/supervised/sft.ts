@@ -1,4 +1,4 @@
-/** Supervised fine-tuning: the trainer's loop with rows instead of rollouts. */
+/** Bits per byte of the trained text, without special tokens, as in the Tinker cookbook: comparable between tokenizers. */
 import { type LikelihoodOptions, likelihoodLoss } from "../algorithms/supervised.ts";
 import type { Chat } from "../chat/types.ts";
 import { batches, type Dataset, type Task, takeTasks } from "../data/dataset.ts";
@@ -18,8 +18,6 @@ import {
   toStepInput,
 } from "./row-steps.ts";
 import { type Example, readRow } from "./rows.ts";
-
-// Bits per byte of the trained text, without special tokens, as in the Tinker cookbook: comparable between tokenizers.
 
 interface TextMeter {
   isText(token: number): boolean;

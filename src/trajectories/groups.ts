@@ -1,7 +1,4 @@
-/**
- * Groups of trajectories to compare, gathered over draws of tasks. What cannot be compared is dropped and counted; it never gets a reward
- * of 0.
- */
+/** Groups trajectories to compare. What cannot be compared is dropped and counted; it never gets a reward of 0. */
 import { allEqual } from "../base/values.ts";
 import {
   type Episode,
@@ -11,8 +8,6 @@ import {
   type TrajectoryGroup,
   terminationReasons,
 } from "./types.ts";
-
-// Groups trajectories to compare. What cannot be compared is dropped and counted; it never gets a reward of 0.
 
 export interface GroupedTrajectories {
   /** In the order in which the groups first appear. */

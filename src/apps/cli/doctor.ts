@@ -1,4 +1,4 @@
-/** `hone doctor`: checks the machine, trains on one batch, and reports each finding with the command that fixes it. */
+/** The NVIDIA GPUs of this machine, as nvidia-smi describes them. */
 import { execFile } from "node:child_process";
 import { statfsSync } from "node:fs";
 import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
@@ -21,8 +21,6 @@ import { otherModelsIn } from "../../trainer/options.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import { composeSupported, overrides } from "./options.ts";
 import { showStatus, wrapped } from "./report-error.ts";
-
-// The NVIDIA GPUs of this machine, as nvidia-smi describes them.
 
 export interface Gpu {
   name: string;

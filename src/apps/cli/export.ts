@@ -1,4 +1,4 @@
-/** `hone export`: writes a checkpoint as a PEFT adapter, a Hugging Face model directory, or a GGUF file. */
+/** `hone export --as gguf`: a Hugging Face model directory becomes a GGUF file, by llama.cpp's own converter. */
 import { execFile } from "node:child_process";
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { basename, delimiter, dirname, join, parse, resolve } from "node:path";
@@ -17,8 +17,6 @@ import { readMetrics } from "../../tracking/run-folder.ts";
 import { type OpenCheckpoint, openCheckpoint } from "../../trainer/resume.ts";
 import { checkpointNames } from "./options.ts";
 import { showStatus } from "./report-error.ts";
-
-// `hone export --as gguf`: a Hugging Face model directory becomes a GGUF file, by llama.cpp's own converter.
 
 const script = "convert_hf_to_gguf.py";
 

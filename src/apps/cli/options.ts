@@ -1,4 +1,4 @@
-/** What several commands share: options, and from flags to a configuration, a launch or an open model. */
+/** Arguments and options that several commands have. */
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { type Command, InvalidArgumentError, Option } from "commander";
@@ -22,8 +22,6 @@ import { type Choice, type Chosen, selections } from "../../supervised/select.ts
 import type { Launch } from "../../trainer/experiment.ts";
 import type { OpenCheckpoint } from "../../trainer/resume.ts";
 import { showStatus, spawnWithParent, wrapped } from "./report-error.ts";
-
-// Arguments and options that several commands have.
 
 export const overrides = ["[overrides...]", "key=value pairs of the configuration", addOverride] as const;
 

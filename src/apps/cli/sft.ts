@@ -1,4 +1,4 @@
-/** `hone sft` and `hone dpo`: train a model on the rows or pairs of a file. */
+/** What `hone sft` and `hone dpo` have in common: a command that trains on a file instead of on the tasks of a script. */
 import type { Command } from "commander";
 import { UserError } from "../../base/errors.ts";
 import { composeConfig } from "../../config/compose.ts";
@@ -13,8 +13,6 @@ import { savedConfigFile } from "../../trainer/resume.ts";
 import { train } from "../../trainer/train.ts";
 import { configFiles, type LaunchFlags, launchOf } from "./options.ts";
 import { isScript, isSpareCopy, loadExperiment, torchrunOverrides } from "./script.ts";
-
-// What `hone sft` and `hone dpo` have in common: a command that trains on a file instead of on the tasks of a script.
 
 type MakeExperiment = (options: SourceOptions) => Experiment<unknown>;
 

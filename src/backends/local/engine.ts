@@ -1,4 +1,5 @@
-/** The local engine: a Python worker on this machine that samples and trains. */
+/** Sampling through the worker. */
+
 import { statSync } from "node:fs";
 import { delimiter, join } from "node:path";
 import { AsyncQueue } from "../../base/concurrency.ts";
@@ -48,8 +49,6 @@ import {
   threadEnvironment,
   usableCores,
 } from "./options.ts";
-
-// Sampling through the worker.
 
 /** Yields each sample as its sequence finishes. Leaving the loop early aborts the others. */
 export async function* sample(

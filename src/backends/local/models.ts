@@ -1,4 +1,4 @@
-/** What is known of a model before it is loaded: what its name refers to, and what its files say. */
+/** What a model's name refers to: an alias, a directory, a .gguf file or a hub id. */
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
@@ -7,8 +7,6 @@ import { preparePackage } from "../../base/python.ts";
 import { nearest } from "../../base/text.ts";
 import { ownValue } from "../../base/values.ts";
 import type { Config } from "../../config/schema.ts";
-
-// What a model's name refers to: an alias, a directory, a .gguf file or a hub id.
 
 interface PackagedModel {
   /** `worker/requirements-{lock}.lock` pins the Python package that holds the weights. */

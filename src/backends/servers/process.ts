@@ -1,4 +1,5 @@
-/** An inference server as a process: started, watched, stopped, and its failures explained by its log. */
+/** Reads the log of an inference server. */
+
 import { randomUUID } from "node:crypto";
 import { relative } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -8,8 +9,6 @@ import { beginningOf } from "../../base/text.ts";
 import type { Engine, Sampler } from "../engine.ts";
 import { EngineDied } from "../engine-parts.ts";
 import { type Launch, type Place, startSeconds } from "./launch.ts";
-
-// Reads the log of an inference server.
 
 /** `(EngineCore pid=17) INFO 11-22 12:00:00 [core.py:90] ` or `[2026-11-22 12:00:00 TP0] ` */
 const prefix = /^(\([^)]*\) )?((DEBUG|INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[[^\]]*\] )?(\[[\d-]+ [\d:]+[^\]]*\] )?/;

@@ -1,4 +1,5 @@
-/** Reward models on inference servers: token ids in, one number per sequence out, from the least busy server. */
+/** The requests for the scores of reward models: token ids in, one number per sequence out. */
+
 import { readFileSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { z } from "zod";
@@ -9,8 +10,6 @@ import { openAsk, readModel, type ServedModel, tokenize, tokenizerProbe } from "
 import { addressOf, mayAnswerLater, openServers, type Server, ServerFailed, type ServerSettings } from "./group.ts";
 import { explain, type ServerProcess } from "./process.ts";
 import { post } from "./requests.ts";
-
-// The requests.
 
 interface ScoringDialect {
   path: string;

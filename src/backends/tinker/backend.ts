@@ -1,11 +1,10 @@
-/** Training through a service with Tinker's protocol: the facts and options of the backend. */
+/** Which Tinker service a configuration names, and the options of the engine over it. */
+
 import { UserError } from "../../base/errors.ts";
 import type { Config } from "../../config/schema.ts";
 import type { BackendDescriptor, EngineHooks } from "../backend.ts";
 import type { Engine } from "../engine.ts";
 import { engineCapabilities, honeCapabilities, isTinkerPath } from "./handshake.ts";
-
-// Which Tinker service a configuration names, and the options of the engine over it.
 
 const hostedUrl = "https://tinker.thinkingmachines.dev/services/tinker-prod";
 /** `hone serve` on this machine accepts any key, but requires one. */

@@ -1,4 +1,5 @@
-/** A connection to a Tinker service: requests with retries, futures that are polled until they end, errors. */
+/** Turns the answers of a Tinker service into errors. */
+
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
@@ -8,8 +9,6 @@ import { type MediaStore, memoryStore } from "../../images/images.ts";
 import { NonFiniteLossError, StateLost } from "../engine-parts.ts";
 import { failureSchema, NonFiniteGradientError, type ServiceCapabilities } from "./handshake.ts";
 import { sdkVersion } from "./messages.ts";
-
-// Turns the answers of a Tinker service into errors.
 
 /** The service does not know an accepted request any more, for example after a restart. */
 export class LostResultError extends StateLost {

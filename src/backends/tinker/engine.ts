@@ -1,4 +1,5 @@
-/** A Tinker service as an engine: the hosted one, `hone serve`, or Hone's own in this process. */
+/** A session with a Tinker service, shared by all models of a run and kept alive by a heartbeat. */
+
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
@@ -13,8 +14,6 @@ import { capabilitiesOf, engineCapabilities, handshakeAnswer, type ModelDescript
 import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./learner.ts";
 import { sdkVersion } from "./messages.ts";
 import { servedImages } from "./training.ts";
-
-// A session with a Tinker service, shared by all models of a run and kept alive by a heartbeat.
 
 export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {
   /** The model's name at the service. */

@@ -1,4 +1,4 @@
-/** The options and capabilities of the verl engine, from a composed configuration, and the keys of verl's own tree that take effect. */
+/** Keys with two names: the values that verl's workers must have, compared with the values that they have. */
 import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../../base/errors.ts";
 import { hasNvidiaGpu } from "../../base/python.ts";
@@ -7,8 +7,6 @@ import { layerOf, type Origin, valueAt } from "../../config/tree.ts";
 import { currentVerlNames, olderVerlNames, verlNames, verlSections } from "../../config/verl-keys.ts";
 import type { ComposedTree, EngineHooks } from "../backend.ts";
 import type { Capabilities, Finding } from "../engine.ts";
-
-// Keys with two names: the values that verl's workers must have, compared with the values that they have.
 
 const actor = "actor_rollout_ref.actor";
 const algorithm = "rllm.algorithm";
