@@ -1,10 +1,11 @@
-/** A frozen lake as text: the agent walks to the goal and must not step into a hole. */
-
+/** Ready-made environments: a frozen lake, guessing a number, a question. */
 import { numbersIn } from "../base/text.ts";
 import { uniforms } from "../base/values.ts";
 import { type Dataset, generated, type Task } from "../data/dataset.ts";
 import type { Environment, Outcome, Reply, Reward } from "./types.ts";
 import { type PromptOptions, promptMessages } from "./workflows.ts";
+
+// A frozen lake as text: the agent walks to the goal and must not step into a hole.
 
 /** A map to cross. */
 export interface GridWorldRow {

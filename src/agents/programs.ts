@@ -1,4 +1,4 @@
-/** An agent that is a program: started for each rollout with the address of the model, and graded when it has ended. */
+/** Agents that run elsewhere: a program that is started for each rollout, or a server that is called. */
 import { type SpawnOptions, spawn } from "node:child_process";
 import { Agent, interceptors, request } from "undici";
 import { RunError, UserError } from "../base/errors.ts";
@@ -6,6 +6,8 @@ import { answerText } from "../base/http.ts";
 import { guardGroup } from "../base/processes.ts";
 import type { Task } from "../data/dataset.ts";
 import type { GatewayAccess, Outcome, Workflow } from "./types.ts";
+
+// An agent that is a program: started for each rollout with the address of the model, and graded when it has ended.
 
 /** How an agent's program ended. */
 export interface AgentResult {

@@ -1,5 +1,4 @@
-/** A conversation in which the model may call tools before it answers. */
-
+/** Workflows with tools: functions with a schema, and the tools of MCP servers. */
 import type { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { z } from "zod";
 import { withinTime } from "../base/concurrency.ts";
@@ -9,6 +8,8 @@ import type { ChatMessage, ToolCall } from "../chat/messages.ts";
 import type { Task } from "../data/dataset.ts";
 import type { CallParams, Environment, Reply, Reward, Tool, Workflow } from "./types.ts";
 import { chatAgent, multiTurn, type PromptOptions, promptMessages } from "./workflows.ts";
+
+// A conversation in which the model may call tools before it answers.
 
 export interface UseToolsOptions<Row> extends PromptOptions<Row> {
   /** For all tasks, or opened for one attempt: `close` is called at its end. */

@@ -1,5 +1,4 @@
-/** What a prompt or an observation shows, as messages; a row as the messages that open a conversation. */
-
+/** Ready-made workflows: one reply, an agent in an environment, a solver with a judge, a chat agent. */
 import { UserError } from "../base/errors.ts";
 import { mean } from "../base/values.ts";
 import { type ChatMessage, type Content, joinContents } from "../chat/messages.ts";
@@ -19,6 +18,8 @@ import {
   type Shown,
   type Workflow,
 } from "./types.ts";
+
+// What a prompt or an observation shows, as messages; a row as the messages that open a conversation.
 
 /** @returns what users returned, whose messages may still be anything */
 function toMessages(shown: unknown): readonly unknown[] {

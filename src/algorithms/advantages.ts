@@ -1,5 +1,4 @@
-/** Estimates one advantage per trajectory from groups of rewards. */
-
+/** Advantages: from groups of rewards to one value for each token, by trajectories, by steps, or with a critic. */
 import { UserError } from "../base/errors.ts";
 import { nearest } from "../base/text.ts";
 import { ownValue } from "../base/values.ts";
@@ -15,6 +14,8 @@ import {
   returnsToGo,
   tokenRewards,
 } from "./estimators.ts";
+
+// Estimates one advantage per trajectory from groups of rewards.
 
 /** The trajectories of one task and role: input of a custom estimator. */
 export interface RewardGroup extends Rewards {

@@ -1,5 +1,9 @@
-/** A teacher with another tokenizer: its log-probabilities, moved to the policy's tokens by the bytes that both cover. */
+/**
+ * Learning from a teacher: its log-probabilities on the policy's tokens, divergences, and their advantages and losses.
+ */
 import { type KlEstimatorName, klEstimators } from "./kl.ts";
+
+// A teacher with another tokenizer: its log-probabilities, moved to the policy's tokens by the bytes that both cover.
 
 /** A token and where it starts and ends in a passage, in bytes. */
 interface Piece {

@@ -1,5 +1,7 @@
-/** The computation behind most estimators: `(reward - baseline) / scale`. Estimators differ in baseline and scale. */
+/** Advantage estimators, one definition each. Most are `(reward - baseline) / scale`. */
 import { allEqual, mean, standardDeviation } from "../base/values.ts";
+
+// The computation behind most estimators: `(reward - baseline) / scale`. Estimators differ in baseline and scale.
 
 /**
  * - `none`: 0

@@ -1,9 +1,11 @@
-/** The weight of a KL to the reference policy over the steps of a run: fixed, or adapted to a target KL (arXiv 1909.08593). */
-
+/** KL to the reference policy: estimators, the penalty on rewards, and its weight over the steps of a run. */
 import { mean } from "../base/values.ts";
 import { rowsOf } from "../trajectories/batch.ts";
 import { returnsToGo } from "./estimators.ts";
 import { sequenceMeans } from "./off-policy.ts";
+
+// The weight of a KL to the reference policy over the steps of a run: fixed, or adapted to a target KL (arXiv
+// 1909.08593).
 
 /** The KL of a run; `weight` is the first one. */
 export interface KlOptions extends KlTerm {

@@ -1,7 +1,12 @@
-/** Statistics of the distance between two policies on sampled tokens. Names and constants are verl's. */
+/**
+ * Off-policy correction: importance weights, rejection of tokens and sequences, and the distance between sampler and
+ * trainer.
+ */
 import { UserError } from "../base/errors.ts";
 import { mean } from "../base/values.ts";
 import { rowsOf } from "../trajectories/batch.ts";
+
+// Statistics of the distance between two policies on sampled tokens. Names and constants are verl's.
 
 type Floats = Float32Array | Float64Array;
 

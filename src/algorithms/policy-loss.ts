@@ -1,8 +1,7 @@
 /**
- * How token losses become one number: where the tokens of each sequence are, and their weight, which is constant within a
- * sequence.
+ * The policy's loss of a batch: which loss each role has, how token losses become one number, KL and entropy terms,
+ * and the same loss by name on engines that compute it.
  */
-
 import { RunError } from "../base/errors.ts";
 import { concatenate, type MetricSums, ownValue } from "../base/values.ts";
 import { countsOf, rowsOf, selectSequences } from "../trajectories/batch.ts";
@@ -24,6 +23,9 @@ import {
   weightedLikelihood,
 } from "./policy-losses.ts";
 import type { HostedLoss, Loss, LossValue, OutputGradient } from "./types.ts";
+
+// How token losses become one number: where the tokens of each sequence are, and their weight, which is constant
+// within a sequence.
 
 export interface AggregationOptions {
   /** Divisor of `seq-mean-token-sum-norm`; the default is the number of trained tokens of the longest sequence. */

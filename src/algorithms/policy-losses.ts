@@ -1,4 +1,7 @@
-/** PPO's clipped surrogate (arXiv 1707.06347) with optional dual clip (arXiv 1912.09729). */
+/**
+ * Policy losses, one definition each: formula, constants, slopes, names on engines. Adding one is a definition here
+ * and a row in `policyLosses`.
+ */
 import { z } from "zod";
 import { mean, ownValue, uniforms } from "../base/values.ts";
 import {
@@ -16,6 +19,8 @@ import {
   type SequenceLoss,
   unbounded,
 } from "./loss-definition.ts";
+
+// PPO's clipped surrogate (arXiv 1707.06347) with optional dual clip (arXiv 1912.09729).
 
 /** `max(-rA, -clip(r, low, high)A)`; for A < 0 at most `-clip_ratio_c * A`. The gradient is that of the branch selected. */
 const ppo = defineLoss({

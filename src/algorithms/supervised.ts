@@ -1,11 +1,12 @@
-/** The reductions of `hone sft` and the losses of `hone dpo`, by their names in the configuration. */
-
+/** The losses of `hone sft` (likelihood) and `hone dpo` (preferences), by their names in the configuration. */
 import { RunError } from "../base/errors.ts";
 import { rowsOf, trainedTokens } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
 import { matchOutputs } from "./policy-loss.ts";
 import { weightedLikelihood } from "./policy-losses.ts";
 import type { Loss } from "./types.ts";
+
+// The reductions of `hone sft` and the losses of `hone dpo`, by their names in the configuration.
 
 /** What a token's weight is divided by. An example is a row, which may be several sequences. */
 export const reductions = {

@@ -1,5 +1,7 @@
-/** The engine that a configuration names. The only place that lists the backends. */
-
+/**
+ * The list of backends: the engine, and the chat of its model, that a configuration names. The only place that knows
+ * their names.
+ */
 import { loadChat } from "../chat/chat.ts";
 import { loadRenderer } from "../chat/renderers.ts";
 import type { Chat } from "../chat/types.ts";
@@ -13,6 +15,8 @@ import { local } from "./local/backend.ts";
 import type { Rule } from "./rule.ts";
 import { tinkerBackend } from "./tinker/backend.ts";
 import { verl } from "./verl/backend.ts";
+
+// The engine that a configuration names. The only place that lists the backends.
 
 const tinker = tinkerBackend(async (config, hooks) => {
   const { openOwnTinkerEngine } = await import("../apps/server/in-process.ts");

@@ -1,4 +1,7 @@
-/** The adapter a configuration asks for. */
+/**
+ * What engines share: adapters, checks of losses and models, failures, published weights, and the engine composed of
+ * several parts.
+ */
 import { randomUUID } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, statfsSync } from "node:fs";
 import { join } from "node:path";
@@ -23,6 +26,8 @@ import {
   type SamplingPart,
   type ScoringPart,
 } from "./engine.ts";
+
+// The adapter a configuration asks for.
 
 export function adapterSpec(config: Config): AdapterSpec {
   const { lora_rank: rank, lora_alpha: alpha, train_vision } = config.model;

@@ -1,4 +1,7 @@
-/** Two kinds of teachers: a learner that is not trained here, and a sampler that returns log-probabilities of prompts. */
+/**
+ * Teachers of an engine: learners that are not trained, samplers that return log-probabilities of prompts, and what
+ * the configuration says of them.
+ */
 import { type DivergenceDefinition, type DivergenceName, divergences } from "../algorithms/distillation.ts";
 import type { KlEstimatorName } from "../algorithms/kl.ts";
 import { RunError, UserError } from "../base/errors.ts";
@@ -12,6 +15,8 @@ import { plainParams } from "./engine-parts.ts";
 import { openAsk, readModels, tokenize, tokenizerProbe } from "./servers/control.ts";
 import { addressOf, mayAnswerLater } from "./servers/group.ts";
 import { serverSampler } from "./servers/sampler.ts";
+
+// Two kinds of teachers: a learner that is not trained here, and a sampler that returns log-probabilities of prompts.
 
 /** The learner's weights at the time of each call. */
 export function learnerTeacher(learner: Learner): Teacher {

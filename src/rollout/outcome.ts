@@ -1,4 +1,7 @@
-/** Turns the model calls of a rollout into trajectories, and its last attempt into an episode. */
+/**
+ * The outcome of a rollout: checks what the workflow returned, names what failed, and makes trajectories and an
+ * episode of its model calls.
+ */
 import { inspect } from "node:util";
 import { BadOutcome, ModelCallError, type Outcome } from "../agents/types.ts";
 import { HoneError, RunError, UserError } from "../base/errors.ts";
@@ -17,6 +20,8 @@ import {
   trials,
 } from "../trajectories/types.ts";
 import { defaultRole, type TrajectoryGrouping } from "./types.ts";
+
+// Turns the model calls of a rollout into trajectories, and its last attempt into an episode.
 
 /** The name of a trajectory in outcomes: its role, with `#instance` if the role has several. */
 export const labelOf = ({ name, instance }: { name: string; instance?: number | undefined }) =>

@@ -1,4 +1,4 @@
-/** The time limits of an attempt: of each phase, of all of them together, and of each function that tears it down. */
+/** Runs rollouts: attempts with time limits and retries, in parallel, in an order that resumes reproduce. */
 import { AsyncLocalStorage } from "node:async_hooks";
 import { setMaxListeners } from "node:events";
 import { type GatewayAccess, ModelCallError, RolloutEnded, type Workflow } from "../agents/types.ts";
@@ -20,6 +20,8 @@ import {
 } from "./outcome.ts";
 import type { SamplingClient } from "./session.ts";
 import type { RolloutSession, SessionOptions } from "./types.ts";
+
+// The time limits of an attempt: of each phase, of all of them together, and of each function that tears it down.
 
 /** In seconds. Default: no limit. */
 export interface AttemptLimits {

@@ -1,4 +1,7 @@
-/** One model call: encodes its prompt within the limits, and checks, answers and records its sample. */
+/**
+ * Model calls of a rollout: each is encoded within the limits, sampled in a batch with others, checked, answered and
+ * recorded.
+ */
 import { ModelCallError, type ModelClient, RolloutEnded, SessionEnded } from "../agents/types.ts";
 import type { Engine, Sample, SampleRequest, SamplingParams } from "../backends/engine.ts";
 import { abortedByEither } from "../base/concurrency.ts";
@@ -28,6 +31,8 @@ import {
   type SamplingLimits,
   type SessionOptions,
 } from "./types.ts";
+
+// One model call: encodes its prompt within the limits, and checks, answers and records its sample.
 
 interface BegunTurn extends Turn {
   messages: readonly ChatMessage[];

@@ -1,4 +1,4 @@
-/** Reads the formats of preference pairs: TRL's and OpenAI's. */
+/** `hone dpo`: preference pairs as a step source. */
 import { isDeepStrictEqual } from "node:util";
 import { type PreferenceOptions, preferenceLoss } from "../algorithms/supervised.ts";
 import type { Learner } from "../backends/engine.ts";
@@ -21,6 +21,8 @@ import {
   toStepInput,
 } from "./row-steps.ts";
 import { asMessages, type Example, imagesOf, readMessages, readTools, requireNoImages } from "./rows.ts";
+
+// Reads the formats of preference pairs: TRL's and OpenAI's.
 
 /** The same context with a better and a worse continuation, of which only that is learned. */
 export interface Pair {

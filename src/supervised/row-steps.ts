@@ -1,4 +1,4 @@
-/** A row as the steps of a trajectory: each trained part of it with everything before as its prompt, as if it had been sampled. */
+/** A row as the steps of a trajectory, and rows as batches, as if they had been sampled. */
 import { setImmediate } from "node:timers/promises";
 import { HoneError, RunError, UserError } from "../base/errors.ts";
 import { concatenate } from "../base/values.ts";

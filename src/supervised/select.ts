@@ -1,5 +1,4 @@
-/** Conditions on a task's episodes: `0 < avg < 1 and n >= 4`, in the syntax of the viewer's filters. */
-
+/** Rows and pairs to learn from, chosen from the episodes and traces of earlier runs. */
 import { existsSync, readdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { isDeepStrictEqual } from "node:util";
@@ -15,6 +14,8 @@ import { type AtifTrajectory, toAtif } from "../integrations/harbor/atif.ts";
 import { readEpisode, type StoredEpisode, type StoredTrajectory } from "../tracking/episodes.ts";
 import { type Filter, parseFilter, type Token } from "../tracking/filter.ts";
 import { completeLines, maxEpisodeBytes } from "../tracking/json-lines.ts";
+
+// Conditions on a task's episodes: `0 < avg < 1 and n >= 4`, in the syntax of the viewer's filters.
 
 /** The known rewards of a task's episodes, and which of them solved it. */
 export interface TaskOutcomes {

@@ -1,4 +1,4 @@
-/** Bits per byte of the trained text, without special tokens, as in the Tinker cookbook: comparable between tokenizers. */
+/** `hone sft`: rows as a step source, and bits per byte. */
 import { type LikelihoodOptions, likelihoodLoss } from "../algorithms/supervised.ts";
 import type { Chat } from "../chat/types.ts";
 import { batches, type Dataset, type Task, takeTasks } from "../data/dataset.ts";
@@ -18,6 +18,8 @@ import {
   toStepInput,
 } from "./row-steps.ts";
 import { type Example, readRow } from "./rows.ts";
+
+// Bits per byte of the trained text, without special tokens, as in the Tinker cookbook: comparable between tokenizers.
 
 interface TextMeter {
   isText(token: number): boolean;

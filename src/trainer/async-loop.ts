@@ -1,8 +1,8 @@
 /**
- * Asynchronous training: rollouts of the next steps run while the policy trains. One half runs the rollouts of the tasks that the
- * window dispatches; the other takes finished tasks in the order of their dispatch and trains on them.
+ * The asynchronous loop: rollouts run ahead of the updates, within a window. Tasks are dispatched, each task's
+ * episodes wait until its last rollout has ended, and each training step takes a batch of them.
  *
- * The keys and the window are rLLM's. What is different, and why (docs/guide/from-rllm.md lists it for users):
+ * The keys and the window are rLLM's. What is different, and why (for users: docs/guide/asynchronous-training.md):
  * - Staleness is bounded, not only measured: a group whose oldest token is more than `ceil(staleness_threshold)` updates old is
  *   dispatched again. Without partial rollouts the quota alone guarantees the bound.
  * - Every dispatched task is used. Sampling stops when the last step has its tasks.
@@ -57,6 +57,9 @@ import { sampledTokens } from "./record.ts";
 import type { Attempts } from "./rollouts.ts";
 import { askTeachers } from "./teachers.ts";
 import { updatePolicy } from "./update.ts";
+
+// The producing half of asynchronous training: runs the rollouts of the tasks that the window dispatches, and hands
+// out each task's episodes when its last rollout has ended.
 
 /** All rollouts of one dispatched task. */
 interface TaskResult {

@@ -1,7 +1,9 @@
 /**
- * Checkpoints: the weights and optimizers of policy and critic, the configuration and the progress, written under a temporary name,
- * synced and renamed. checkpoint.json describes one and lists the files that it must have. A checkpoint has no state of a random
- * generator or dataset, because the tasks of a step and every random draw are functions of the step.
+ * Checkpoints of a run: folders that are complete or absent. How one is described, saved, verified, kept and deleted.
+ *
+ * One has the weights and optimizers of policy and critic, the configuration and the progress, and is written under a temporary name,
+ * synced and renamed. It has no state of a random generator or dataset, because the tasks of a step and every random draw are
+ * functions of the step.
  *
  * checkpoint.json has a SHA-256 of each file and, at its end, of itself; all are checked when a checkpoint is opened (500 MB: 0.4 s of
  * one core). A damaged checkpoint is skipped with a warning and the next older one is used; if all are damaged, the run fails.
@@ -17,6 +19,8 @@ import { isObject, ownValue } from "../base/values.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import { numbersOf, toJson } from "../tracking/json-lines.ts";
 import type { Models, Progress, Validation } from "./state.ts";
+
+// checkpoint.json: describes a checkpoint and lists the files that it must have.
 
 /** The content of a checkpoint in addition to its folders `policy/` and `critic/`. */
 export interface CheckpointContent {

@@ -1,5 +1,4 @@
-/** Advantages: how much each trajectory, or each of its steps, counts. */
-
+/** Credit of a step: rewards become advantages, and what is known of rewards and advantages becomes metrics. */
 import {
   clipSymmetric,
   estimateAdvantages,
@@ -17,6 +16,8 @@ import { UserError } from "../base/errors.ts";
 import { mean, percentile, spread, standardDeviation } from "../base/values.ts";
 import type { MemberAdvantage, StepAdvantage } from "../trajectories/batch.ts";
 import type { Trajectory, TrajectoryGroup } from "../trajectories/types.ts";
+
+// Advantages: how much each trajectory, or each of its steps, counts.
 
 export interface CreditOptions {
   advantages: TokenAdvantageOptions;

@@ -1,5 +1,4 @@
-/** Summarizes the rewards of a model, and compares two models on the same tasks. Pure. */
-
+/** `hone eval`: measures candidates on the same tasks, summarizes them, compares them and keeps the results. */
 import { existsSync, readdirSync, realpathSync } from "node:fs";
 import { basename, dirname, join, relative, resolve } from "node:path";
 import { RunError, UserError } from "../base/errors.ts";
@@ -14,6 +13,8 @@ import type { EvaluationRequest } from "./experiment.ts";
 import { sampledTokens } from "./record.ts";
 import { openCheckpoint, savedConfigFile } from "./resume.ts";
 import { verdictOf } from "./validate.ts";
+
+// Summarizes the rewards of a model, and compares two models on the same tasks. Pure.
 
 /** One rollout's outcome. */
 export interface Attempt {

@@ -1,8 +1,7 @@
 /**
- * Decides again whose failures those after faulty replies are, once all rollouts of a step have ended. A single rollout
- * cannot tell a program that fails because its model's reply was cut off from one that always fails.
+ * What a run does when rollouts fail: whose failure it is, when an outage is waited for, when the run ends, and what
+ * happens to errors that nothing awaited.
  */
-
 import { relative } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isThrownByHone, RunError, UserError, userFrames } from "../base/errors.ts";
@@ -10,6 +9,9 @@ import { withoutFault } from "../rollout/outcome.ts";
 import { ambientCalls } from "../rollout/rollouts.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
+
+// Decides again whose failures those after faulty replies are, once all rollouts of a step have ended. A single
+// rollout cannot tell a program that fails because its model's reply was cut off from one that always fails.
 
 /**
  * A failure after a faulty reply is the agent's if no rollout with a sound reply ended well, and one of them failed for

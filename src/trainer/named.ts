@@ -1,4 +1,7 @@
-/** The parts of a script that named agents, environments and workflows use. */
+/**
+ * The agents and environments that a configuration names (`rllm.agent.name`, `rllm.env.name`), or a module path in
+ * their place.
+ */
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
 import {
@@ -21,6 +24,8 @@ import { type CodeTest, codeTests } from "../rewards/code.ts";
 import { mathAnswer } from "../rewards/math/answer.ts";
 import { openSandbox, type Sandbox } from "../rewards/sandbox/sandbox.ts";
 import { countdown } from "../rewards/text.ts";
+
+// The parts of a script that named agents, environments and workflows use.
 
 /** `rllm.agent.agent_args` and the like. */
 export type NamedArguments = Readonly<Record<string, unknown>>;

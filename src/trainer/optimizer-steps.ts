@@ -1,4 +1,4 @@
-/** Learning-rate schedules. */
+/** Optimizer steps: the learning rate of a step, its microbatches, what is dropped, and the critic's steps. */
 import { criticAdvantages, sequencesThatNeed, type TokenAdvantageOptions } from "../algorithms/advantages.ts";
 import { type ValueLossOptions, valueLoss } from "../algorithms/critic.ts";
 import type { Loss } from "../algorithms/types.ts";
@@ -8,6 +8,8 @@ import { RunError } from "../base/errors.ts";
 import { addMetrics, averageMetrics, concatenate, mean, standardDeviation, valuesAt } from "../base/values.ts";
 import { asWhole, countsOf, offsetsOf, selectSequences } from "../trajectories/batch.ts";
 import type { Sequence, TrainingBatch, TrajectoryGroup } from "../trajectories/types.ts";
+
+// Learning-rate schedules.
 
 export type Schedule = "constant" | "linear" | "cosine";
 

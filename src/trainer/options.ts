@@ -1,4 +1,7 @@
-/** The configuration's keys as the options of advantages and rewards. */
+/**
+ * The configuration, compiled once into the options of each stage: the map from keys to stages. `src/rules` has checked
+ * it, so nothing is checked here. Stages read these options, not the configuration.
+ */
 import { basename } from "node:path";
 import {
   type AdvantageOptions,
@@ -30,190 +33,6 @@ import type { RewardModelOptions } from "./reward-models.ts";
 import type { Attempts, RolloutOptions } from "./rollouts.ts";
 import { teacherTerms, teachingOptions } from "./teachers.ts";
 import type { CorrectionOptions, UpdateOptions } from "./update.ts";
-
-/** The experiment's own estimators. */
-type CustomEstimators = AdvantageOptions["custom"];
-
-function advantageOptions(config: Config, custom: CustomEstimators): TokenAdvantageOptions {
-  const { algorithm } = config.rllm;
-  // Advantages that the workflow sets are not changed by an estimator, such as one that whitens; nor are those without rewards.
-  const estimated = !algorithm.use_precomputed_advantage && learnsFromRewards(config);
-  return {
-    ...estimatorPresets[algorithm.estimator_preset],
-    estimator: estimated ? algorithm.adv_estimator : "grpo",
-    std: algorithm.norm_adv_by_std_in_grpo,
-    byRole: estimated ? splitEstimatorMap(algorithm.estimator_map).byRole : {},
-    gamma: algorithm.gamma,
-    whiten: algorithm.advantages_norm,
-    clip: algorithm.advantage_clip,
-    custom: custom ?? {},
-  };
-}
-
-function creditOptions(config: Config, custom: CustomEstimators): CreditOptions {
-  const { algorithm, reward, rejection_sample, stepwise_advantage: stepwise, workflow } = config.rllm;
-  const { enable, buffer_len: buffer, penalty_factor: factor } = reward.overlong;
-  return {
-    advantages: advantageOptions(config, custom),
-    source: !learnsFromRewards(config)
-      ? "none"
-      : algorithm.use_precomputed_advantage
-        ? "workflow"
-        : stepwise.enable && stepwise.mode === "per_step"
-          ? "steps"
-          : "trajectories",
-    stepGamma: workflow.workflow_args.gamma,
-    shareAmongSteps: stepwise.enable && stepwise.normalize_by_steps,
-    overlong: enable ? { maxLength: config.data.max_response_length, buffer, factor } : undefined,
-    runningNorm: reward.running_norm ? { center: reward.running_norm_minus_mean } : undefined,
-    clip: reward.clip,
-    dropUniformGroups: rejection_sample.filter_uniform_groups,
-  };
-}
-
-/** Whether an estimator of some role needs this. */
-function needsEstimate(config: Config, custom: CustomEstimators, need: EstimatorSpec["needs"]): boolean {
-  const { estimator, byRole = {} } = advantageOptions(config, custom);
-  return [estimator, ...Object.values(byRole)].some((name) => estimatorNamed(name, custom).needs === need);
-}
-
-// Which reward models score the episodes, and how their scores and the workflow's own reward become one.
-
-export function rewardModelOptions({ rllm }: Config): RewardModelOptions | undefined {
-  const { model, model_weights: weights, own_weight: ownWeight, normalize } = rllm.reward;
-  if (model === null) return undefined;
-  const listed = [model].flat();
-  // Names of metrics besides the models'.
-  const taken = new Set(["own", "failed"]);
-  const models = listed.map((model, index) => {
-    const plain = basename(model);
-    let name = plain;
-    for (let number = 2; taken.has(name); number++) name = `${plain}-${number}`;
-    taken.add(name);
-    return { model, name, weight: weights[index] ?? 1 };
-  });
-  return { models, ownWeight, normalize };
-}
-
-// The configuration's keys as the options of the policy loss, of its KL term and of off-policy correction.
-
-export type CustomLosses = Readonly<Record<string, CustomLoss>>;
-
-/** @param custom the experiment's own losses */
-export function policyLossOptions(
-  { rllm: { algorithm }, data }: Config,
-  custom: CustomLosses = {},
-): UpdateOptions["loss"] {
-  const { lossByRole } = splitEstimatorMap(algorithm.estimator_map);
-  const byRole = Object.entries({ ...lossByRole, ...algorithm.loss_fn_map });
-  return {
-    lossFn: lossNamed(algorithm.loss_fn ?? "ppo", custom),
-    lossFnByRole: Object.fromEntries(byRole.map(([role, name]) => [role, lossNamed(name, custom)])),
-    epsClip: algorithm.eps_clip ?? epsClip,
-    epsClipHigh: algorithm.eps_clip_high,
-    aggMode: algorithm.loss_agg_mode,
-    lossScale: algorithm.loss_scale_factor ?? data.max_response_length,
-    entropyCoeff: algorithm.entropy_coeff,
-    // 0 and 1 both train all tokens.
-    highEntropyRatio: algorithm.high_entropy_token_ratio || 1,
-    constants: { ...algorithm.policy_loss, clip_ratio_c: algorithm.clip_ratio_c },
-  };
-}
-
-/** The rules about settings have refused names that do not exist. */
-const lossNamed = (name: string, custom: CustomLosses): PolicyLossName | CustomLoss =>
-  ownValue(custom, name) ?? lossByName(name)!;
-
-function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOptions {
-  const { tis_mode, tis_cap, tis_normalize, rs_mode, rs_threshold } = algorithm.rollout_correction;
-  return {
-    weights: tis_mode === null ? undefined : { level: tis_mode, cap: tis_cap, normalize: tis_normalize },
-    rules: rs_mode === null || rs_mode.length === 0 ? [] : rejectionRules(rs_mode, rs_threshold ?? []),
-  };
-}
-
-export function klOptions({ rllm: { algorithm } }: Config): KlOptions | undefined {
-  const { kl_beta: weight, kl_estimator: estimator, kl_target: target, kl_horizon: horizon } = algorithm;
-  if (weight === null || weight === 0) return undefined;
-  return { weight, estimator, target, horizon, in: algorithm.use_kl_in_reward ? "reward" : "loss" };
-}
-
-// The configuration's keys as the options of the update: losses, optimizer, KL terms, critic.
-
-function updateOptions(
-  config: Config,
-  { estimators, losses }: Pick<Experiment<unknown>, "estimators" | "losses">,
-  { engine }: Capabilities,
-  totalSteps: number,
-): UpdateOptions {
-  const { training, data, distillation } = config;
-  const { algorithm, critic, trainer } = config.rllm;
-  const teacher = teacherTerms(config);
-  return {
-    loss: policyLossOptions(config, losses),
-    kl: klOptions(config),
-    prepare: {
-      engine,
-      advantages: advantageOptions(config, estimators),
-      lambda: algorithm.lam,
-      correction: correctionOptions(config),
-      bypass: algorithm.rollout_correction.bypass_mode === true,
-      severalSteps: training.num_minibatches * training.ppo_epochs > 1,
-      teacher: teacher.advantages,
-      comparesLikely: distillation.enabled && comparesLikely(config),
-    },
-    epochs: training.ppo_epochs,
-    minibatches: training.num_minibatches,
-    seed: trainer.seed,
-    adam: adamOptions(config, totalSteps),
-    critic: {
-      loss: {
-        aggMode: algorithm.loss_agg_mode ?? "token-mean",
-        lossScale: algorithm.loss_scale_factor ?? data.max_response_length,
-        clip: critic.value_clip,
-        coefficient: critic.value_coef,
-      },
-      adam: adamOptions(config, totalSteps, critic.learning_rate),
-      warmupSteps: critic.warmup_steps,
-    },
-    teacher: teacher.loss,
-  };
-}
-
-/** @param base the highest learning rate */
-function adamOptions(
-  { training, rllm: { algorithm } }: Config,
-  totalSteps: number,
-  base = training.learning_rate,
-): AdamOptions {
-  const { lr_schedule: schedule, warmup_steps_ratio: warmupRatio } = training;
-  const { warmup_steps: warmupSteps, min_lr_ratio: minRatio } = algorithm;
-  const { beta1, beta2, eps, weight_decay: weightDecay, max_grad_norm: maxGradNorm } = training;
-  const rate = { schedule, warmupSteps, warmupRatio, base, minRatio };
-  return { rate, totalSteps, beta1, beta2, eps, weightDecay, maxGradNorm };
-}
-
-/** The policy's own adapter and a value head. A critic has no output layer to adapt. */
-function criticSpec(config: Config): LearnerSpec {
-  const adapter = adapterSpec(config);
-  const other = otherModel(config, config.rllm.critic.model);
-  if (adapter.kind !== "lora") return { adapter, head: "value", ...other };
-  const targets = adapter.targets.filter((target) => target !== "unembed");
-  return { adapter: { ...adapter, targets }, head: "value", ...other };
-}
-
-/** The frozen model that the KL compares with: the base model, or the weights that the run starts from. */
-function referenceSpec(config: Config): LearnerSpec {
-  const { reference_model } = config.rllm.algorithm;
-  if (config.training.start_from !== null && reference_model === null) return { adapter: adapterSpec(config) };
-  return { adapter: { kind: "none" }, ...otherModel(config, reference_model) };
-}
-
-function otherModel({ model }: Config, name: string | null): Pick<LearnerSpec, "model"> {
-  return name === null || name === model.name ? {} : { model: name };
-}
-
-// The configuration, compiled once into the options of each stage. `src/rules` has checked it.
 
 export type RunOptions = ReturnType<typeof compileOptions>;
 
@@ -291,6 +110,8 @@ export function compileOptions(
   };
 }
 
+// Rollouts.
+
 function attemptsOf(
   purpose: Attempts["purpose"],
   rollouts: number,
@@ -339,13 +160,194 @@ function gatheringOptions(config: Config): GatheringOptions {
   };
 }
 
-// The models that a run opens on its engine beside the policy, whose memory is computed before anything is loaded.
+/** Which reward models score the episodes, and how their scores and the workflow's own reward become one. */
+export function rewardModelOptions({ rllm }: Config): RewardModelOptions | undefined {
+  const { model, model_weights: weights, own_weight: ownWeight, normalize } = rllm.reward;
+  if (model === null) return undefined;
+  const listed = [model].flat();
+  // Names of metrics besides the models'.
+  const taken = new Set(["own", "failed"]);
+  const models = listed.map((model, index) => {
+    const plain = basename(model);
+    let name = plain;
+    for (let number = 2; taken.has(name); number++) name = `${plain}-${number}`;
+    taken.add(name);
+    return { model, name, weight: weights[index] ?? 1 };
+  });
+  return { models, ownWeight, normalize };
+}
+
+// Credit: rewards and advantages.
+
+/** The experiment's own estimators. */
+type CustomEstimators = AdvantageOptions["custom"];
+
+function advantageOptions(config: Config, custom: CustomEstimators): TokenAdvantageOptions {
+  const { algorithm } = config.rllm;
+  // Advantages that the workflow sets are not changed by an estimator, such as one that whitens; nor are those without rewards.
+  const estimated = !algorithm.use_precomputed_advantage && learnsFromRewards(config);
+  return {
+    ...estimatorPresets[algorithm.estimator_preset],
+    estimator: estimated ? algorithm.adv_estimator : "grpo",
+    std: algorithm.norm_adv_by_std_in_grpo,
+    byRole: estimated ? splitEstimatorMap(algorithm.estimator_map).byRole : {},
+    gamma: algorithm.gamma,
+    whiten: algorithm.advantages_norm,
+    clip: algorithm.advantage_clip,
+    custom: custom ?? {},
+  };
+}
+
+function creditOptions(config: Config, custom: CustomEstimators): CreditOptions {
+  const { algorithm, reward, rejection_sample, stepwise_advantage: stepwise, workflow } = config.rllm;
+  const { enable, buffer_len: buffer, penalty_factor: factor } = reward.overlong;
+  return {
+    advantages: advantageOptions(config, custom),
+    source: !learnsFromRewards(config)
+      ? "none"
+      : algorithm.use_precomputed_advantage
+        ? "workflow"
+        : stepwise.enable && stepwise.mode === "per_step"
+          ? "steps"
+          : "trajectories",
+    stepGamma: workflow.workflow_args.gamma,
+    shareAmongSteps: stepwise.enable && stepwise.normalize_by_steps,
+    overlong: enable ? { maxLength: config.data.max_response_length, buffer, factor } : undefined,
+    runningNorm: reward.running_norm ? { center: reward.running_norm_minus_mean } : undefined,
+    clip: reward.clip,
+    dropUniformGroups: rejection_sample.filter_uniform_groups,
+  };
+}
+
+/** Whether an estimator of some role needs this. */
+function needsEstimate(config: Config, custom: CustomEstimators, need: EstimatorSpec["needs"]): boolean {
+  const { estimator, byRole = {} } = advantageOptions(config, custom);
+  return [estimator, ...Object.values(byRole)].some((name) => estimatorNamed(name, custom).needs === need);
+}
+
+// Update: losses, optimizer, KL terms, critic.
+
+function updateOptions(
+  config: Config,
+  { estimators, losses }: Pick<Experiment<unknown>, "estimators" | "losses">,
+  { engine }: Capabilities,
+  totalSteps: number,
+): UpdateOptions {
+  const { training, data, distillation } = config;
+  const { algorithm, critic, trainer } = config.rllm;
+  const teacher = teacherTerms(config);
+  return {
+    loss: policyLossOptions(config, losses),
+    kl: klOptions(config),
+    prepare: {
+      engine,
+      advantages: advantageOptions(config, estimators),
+      lambda: algorithm.lam,
+      correction: correctionOptions(config),
+      bypass: algorithm.rollout_correction.bypass_mode === true,
+      severalSteps: training.num_minibatches * training.ppo_epochs > 1,
+      teacher: teacher.advantages,
+      comparesLikely: distillation.enabled && comparesLikely(config),
+    },
+    epochs: training.ppo_epochs,
+    minibatches: training.num_minibatches,
+    seed: trainer.seed,
+    adam: adamOptions(config, totalSteps),
+    critic: {
+      loss: {
+        aggMode: algorithm.loss_agg_mode ?? "token-mean",
+        lossScale: algorithm.loss_scale_factor ?? data.max_response_length,
+        clip: critic.value_clip,
+        coefficient: critic.value_coef,
+      },
+      adam: adamOptions(config, totalSteps, critic.learning_rate),
+      warmupSteps: critic.warmup_steps,
+    },
+    teacher: teacher.loss,
+  };
+}
+
+/** @param base the highest learning rate */
+function adamOptions(
+  { training, rllm: { algorithm } }: Config,
+  totalSteps: number,
+  base = training.learning_rate,
+): AdamOptions {
+  const { lr_schedule: schedule, warmup_steps_ratio: warmupRatio } = training;
+  const { warmup_steps: warmupSteps, min_lr_ratio: minRatio } = algorithm;
+  const { beta1, beta2, eps, weight_decay: weightDecay, max_grad_norm: maxGradNorm } = training;
+  const rate = { schedule, warmupSteps, warmupRatio, base, minRatio };
+  return { rate, totalSteps, beta1, beta2, eps, weightDecay, maxGradNorm };
+}
+
+export type CustomLosses = Readonly<Record<string, CustomLoss>>;
+
+/** @param custom the experiment's own losses */
+export function policyLossOptions(
+  { rllm: { algorithm }, data }: Config,
+  custom: CustomLosses = {},
+): UpdateOptions["loss"] {
+  const { lossByRole } = splitEstimatorMap(algorithm.estimator_map);
+  const byRole = Object.entries({ ...lossByRole, ...algorithm.loss_fn_map });
+  return {
+    lossFn: lossNamed(algorithm.loss_fn ?? "ppo", custom),
+    lossFnByRole: Object.fromEntries(byRole.map(([role, name]) => [role, lossNamed(name, custom)])),
+    epsClip: algorithm.eps_clip ?? epsClip,
+    epsClipHigh: algorithm.eps_clip_high,
+    aggMode: algorithm.loss_agg_mode,
+    lossScale: algorithm.loss_scale_factor ?? data.max_response_length,
+    entropyCoeff: algorithm.entropy_coeff,
+    // 0 and 1 both train all tokens.
+    highEntropyRatio: algorithm.high_entropy_token_ratio || 1,
+    constants: { ...algorithm.policy_loss, clip_ratio_c: algorithm.clip_ratio_c },
+  };
+}
+
+/** The rules about settings have refused names that do not exist. */
+const lossNamed = (name: string, custom: CustomLosses): PolicyLossName | CustomLoss =>
+  ownValue(custom, name) ?? lossByName(name)!;
+
+function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOptions {
+  const { tis_mode, tis_cap, tis_normalize, rs_mode, rs_threshold } = algorithm.rollout_correction;
+  return {
+    weights: tis_mode === null ? undefined : { level: tis_mode, cap: tis_cap, normalize: tis_normalize },
+    rules: rs_mode === null || rs_mode.length === 0 ? [] : rejectionRules(rs_mode, rs_threshold ?? []),
+  };
+}
+
+export function klOptions({ rllm: { algorithm } }: Config): KlOptions | undefined {
+  const { kl_beta: weight, kl_estimator: estimator, kl_target: target, kl_horizon: horizon } = algorithm;
+  if (weight === null || weight === 0) return undefined;
+  return { weight, estimator, target, horizon, in: algorithm.use_kl_in_reward ? "reward" : "loss" };
+}
+
+// Models beside the policy.
+
+/** The policy's own adapter and a value head. A critic has no output layer to adapt. */
+function criticSpec(config: Config): LearnerSpec {
+  const adapter = adapterSpec(config);
+  const other = otherModel(config, config.rllm.critic.model);
+  if (adapter.kind !== "lora") return { adapter, head: "value", ...other };
+  const targets = adapter.targets.filter((target) => target !== "unembed");
+  return { adapter: { ...adapter, targets }, head: "value", ...other };
+}
+
+/** The frozen model that the KL compares with: the base model, or the weights that the run starts from. */
+function referenceSpec(config: Config): LearnerSpec {
+  const { reference_model } = config.rllm.algorithm;
+  if (config.training.start_from !== null && reference_model === null) return { adapter: adapterSpec(config) };
+  return { adapter: { kind: "none" }, ...otherModel(config, reference_model) };
+}
+
+function otherModel({ model }: Config, name: string | null): Pick<LearnerSpec, "model"> {
+  return name === null || name === model.name ? {} : { model: name };
+}
 
 type Parts = Pick<RunOptions, "teaching" | "rewardModels"> & {
   models: Pick<RunOptions["models"], "reference" | "critic">;
 };
 
-/** What a configuration names without its experiment, which may define losses and estimators of its own. */
+/** The memory of these models is computed before anything is loaded. What a configuration names without its experiment, which may define losses and estimators of its own. */
 export function otherModelsIn(config: Config): OtherModel[] {
   const reference = klOptions(config) && referenceSpec(config);
   const critic = needsEstimate(config, {}, "values") ? criticSpec(config) : undefined;

@@ -1,10 +1,15 @@
-/** `rllm.async_training` as options. */
+/**
+ * What a run will do, computed from the configuration and the sizes of the datasets: steps, validations, checkpoints,
+ * the arithmetic of a step, asynchronous training.
+ */
 import { isRemote } from "../backends/backends.ts";
 import { trainingProcesses } from "../backends/local/options.ts";
 import type { Config } from "../config/schema.ts";
 import { stepsPerEpoch, tasksPerDraw, totalSteps } from "../data/dataset.ts";
 import { formatCount } from "../tracking/events.ts";
 import type { Experiment } from "./experiment.ts";
+
+// `rllm.async_training` as options.
 
 export interface AsyncOptions {
   /** Tasks of an optimizer step. */

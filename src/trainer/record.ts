@@ -1,4 +1,4 @@
-/** The values of a step whose distribution the plots show. */
+/** Records a step: its metrics, its distributions, its episodes, and its events. */
 import { relative } from "node:path";
 import type { Engine } from "../backends/engine.ts";
 import { append, mean, spread } from "../base/values.ts";
@@ -20,6 +20,8 @@ import {
 import { type Credit, rewardMetrics } from "./credit.ts";
 import type { EpisodeSource } from "./failures.ts";
 import type { Plan } from "./plan.ts";
+
+// The values of a step whose distribution the plots show.
 
 /** @param trainings undefined: the entropy is unknown */
 export function distributions(

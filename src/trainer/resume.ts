@@ -1,5 +1,5 @@
 /**
- * Finds a checkpoint by its own folder, its run's folder, or a link to one of them, and continues a run from it.
+ * Continues a run or starts from a checkpoint: finds it, verifies it, and restores weights and progress.
  *
  * Metrics and episodes of later steps move to `metrics.discarded.jsonl` and `episodes/discarded/`, and those steps run again; without a
  * checkpoint the run starts over in the same folder. A resumed run equals an uninterrupted one exactly on the same machine. In bfloat16
@@ -17,6 +17,8 @@ import type { RunEvent } from "../tracking/events.ts";
 import { newestRun } from "../tracking/run-folder.ts";
 import { bestCheckpoint, type Checkpoint, forgetCheckpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
 import type { Models, Progress } from "./state.ts";
+
+// Finds a checkpoint by its own folder, its run's folder, or a link to one of them.
 
 export interface OpenCheckpoint {
   folder: string;

@@ -1,5 +1,4 @@
-/** What teachers say of a batch's tokens. A teacher reads the policy's own tokens, after the policy's prompt or one of its own. */
-
+/** Teachers in training: opens them, asks them about a batch, and turns what they say into advantages or a loss. */
 import {
   type DivergenceDefinition,
   divergences,
@@ -33,6 +32,9 @@ import type { Dataset } from "../data/dataset.ts";
 import type { Media } from "../images/images.ts";
 import { countsOf, offsetsOf, type SequenceOrigin, trainedPositions } from "../trajectories/batch.ts";
 import type { Sequence, Step, TokenOutputs, TrainingBatch, TrajectoryGroup } from "../trajectories/types.ts";
+
+// What teachers say of a batch's tokens. A teacher reads the policy's own tokens, after the policy's prompt or one of
+// its own.
 
 /** The prompt after which a teacher scores a reply. */
 export type TeacherPrompt<Row> = (

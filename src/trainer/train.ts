@@ -1,4 +1,7 @@
-/** Continues a failed run from its last checkpoint if its engine only lost the model's state, else says how to continue. */
+/**
+ * `train()`: one run from its configuration to its summary. `open-run.ts` opens it, `loop.ts` repeats its steps, and a
+ * run whose engine only lost the model's state continues from its last checkpoint.
+ */
 import { existsSync, readdirSync } from "node:fs";
 import { join, relative } from "node:path";
 import type { Workflow } from "../agents/types.ts";
@@ -35,6 +38,9 @@ import { compileOptions, type RunOptions } from "./options.ts";
 import { planOf } from "./plan.ts";
 import { openCheckpoint, requireCheckpoint, resumeOptions, savedConfigFile } from "./resume.ts";
 import { resolveWorkflow } from "./workflow.ts";
+
+// Continues a failed run from its last checkpoint if its engine only lost the model's state, else says how to
+// continue.
 
 interface Recovery {
   /** How often the run has recovered. */

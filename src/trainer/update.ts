@@ -1,5 +1,6 @@
 /**
- * Prepares a batch for training (log-probabilities to compare with, penalties, off-policy correction), then takes its optimizer steps.
+ * The update of a step: prepares the batch (log-probabilities to compare with, penalties, off-policy correction), then
+ * takes optimizer steps.
  *
  * Ratios compare the current policy with the one that sampled. Sampler and trainer compute the same log-probabilities with different
  * kernels: they agree to about 1e-5 in float32 and differ by about 0.02 nats per token in bfloat16. Therefore the old
@@ -54,6 +55,8 @@ import {
 import type { Models } from "./state.ts";
 import { learnFromTeacher, overlapRatio, type TeacherScores, type TeacherTerm, teacherMetrics } from "./teachers.ts";
 import { recordTokens, type TokenRecord } from "./token-record.ts";
+
+// Prepares a batch for training: log-probabilities to compare with, penalties, off-policy correction.
 
 export interface CorrectionOptions {
   weights: ImportanceOptions | undefined;

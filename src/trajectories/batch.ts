@@ -1,4 +1,4 @@
-/** Operations on training batches: denominators, selections of sequences and tokens, minibatches. */
+/** Training batches: from trajectories to sequences of tokens, and the operations on them. */
 import { append, concatenate, permutation, spread, valuesAt } from "../base/values.ts";
 import type { SequenceStart } from "../chat/conversation.ts";
 import {
@@ -11,6 +11,8 @@ import {
   type Trajectory,
   type TrajectoryGroup,
 } from "./types.ts";
+
+// Operations on training batches: denominators, selections of sequences and tokens, minibatches.
 
 /** `[S + 1]` running totals of `counts`, from 0: sequence `s` owns `[offsets[s], offsets[s + 1])`. */
 export function offsetsOf(counts: readonly number[]): Int32Array {

@@ -1,4 +1,7 @@
-/** Groups trajectories to compare. What cannot be compared is dropped and counted; it never gets a reward of 0. */
+/**
+ * From episodes to groups of trajectories that are compared. What cannot be compared is dropped and counted; it never
+ * gets a reward of 0.
+ */
 import { allEqual } from "../base/values.ts";
 import {
   type Episode,
@@ -8,6 +11,8 @@ import {
   type TrajectoryGroup,
   terminationReasons,
 } from "./types.ts";
+
+// Groups trajectories to compare. What cannot be compared is dropped and counted; it never gets a reward of 0.
 
 export interface GroupedTrajectories {
   /** In the order in which the groups first appear. */

@@ -1,4 +1,4 @@
-/** The NVIDIA GPUs of this machine, as nvidia-smi describes them. */
+/** `hone doctor`: checks this machine and the configuration, and trains on one batch. */
 import { execFile } from "node:child_process";
 import { statfsSync } from "node:fs";
 import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
@@ -21,6 +21,8 @@ import { otherModelsIn } from "../../trainer/options.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import { composeSupported, overrides } from "./options.ts";
 import { showStatus, wrapped } from "./report-error.ts";
+
+// The NVIDIA GPUs of this machine, as nvidia-smi describes them.
 
 export interface Gpu {
   name: string;

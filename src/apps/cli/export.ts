@@ -1,4 +1,4 @@
-/** `hone export --as gguf`: a Hugging Face model directory becomes a GGUF file, by llama.cpp's own converter. */
+/** `hone export`: writes a checkpoint as an adapter, a whole model or GGUF, with a model card. */
 import { execFile } from "node:child_process";
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { basename, delimiter, dirname, join, parse, resolve } from "node:path";
@@ -17,6 +17,8 @@ import { readMetrics } from "../../tracking/run-folder.ts";
 import { type OpenCheckpoint, openCheckpoint } from "../../trainer/resume.ts";
 import { checkpointNames } from "./options.ts";
 import { showStatus } from "./report-error.ts";
+
+// `hone export --as gguf`: a Hugging Face model directory becomes a GGUF file, by llama.cpp's own converter.
 
 const script = "convert_hf_to_gguf.py";
 

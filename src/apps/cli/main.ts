@@ -1,8 +1,13 @@
-/** The commands of `hone`. Each has a file with its options, help and work, loaded only if the command is named. */
+/**
+ * The command line of `hone`: the list of commands, each loaded only if it is named, and one run from words to exit
+ * code.
+ */
 import { readFileSync } from "node:fs";
 import { Command, CommanderError } from "commander";
 import { endedEarly, isWatched } from "../../trainer/failures.ts";
 import { reportError, stopWithParent } from "./report-error.ts";
+
+// The commands of `hone`. Each has a file with its options, help and work, loaded only if the command is named.
 
 type Load = () => Promise<{ register: (command: Command) => void }>;
 

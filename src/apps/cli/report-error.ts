@@ -1,9 +1,14 @@
-/** Prints errors: the message, what to do, and a stack if the error is unexpected. */
+/**
+ * What the process prints and does at its end: errors with their fix, a parent that goes away, signals, an opened
+ * browser.
+ */
 import { type ChildProcess, spawn } from "node:child_process";
 import { Help } from "commander";
 import { HoneError, isThrownByHone, readable, userFrames } from "../../base/errors.ts";
 import { printable, printableLines } from "../../base/text.ts";
 import { cutText, errColors } from "../../tracking/console-lines.ts";
+
+// Prints errors: the message, what to do, and a stack if the error is unexpected.
 
 const say = (...words: string[]) => process.stderr.write(`${words.join(" ")}\n`);
 const sayError = (text: string) => say(errColors.red("error:"), printableLines(text));

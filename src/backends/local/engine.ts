@@ -1,5 +1,4 @@
-/** Sampling through the worker. */
-
+/** The local engine: a Python worker that samples and learns. Starts it, sends it requests, and opens its models. */
 import { statSync } from "node:fs";
 import { delimiter, join } from "node:path";
 import { AsyncQueue } from "../../base/concurrency.ts";
@@ -49,6 +48,8 @@ import {
   threadEnvironment,
   usableCores,
 } from "./options.ts";
+
+// Sampling through the worker.
 
 /** Yields each sample as its sequence finishes. Leaving the loop early aborts the others. */
 export async function* sample(

@@ -1,4 +1,4 @@
-/** What `auto` in settings of the local engine means on this machine. */
+/** The options of the local engine: what `auto` means on this machine, and the checks of cores, memory and GPUs. */
 import { execFileSync } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
@@ -8,6 +8,8 @@ import type { Config } from "../../config/schema.ts";
 import { maskedSecret } from "../../config/secrets.ts";
 import type { MediaStore } from "../../images/images.ts";
 import type { AdapterSpec, Capabilities, OtherModel } from "../engine.ts";
+
+// What `auto` in settings of the local engine means on this machine.
 
 /** Whether the trainer uses NVIDIA GPUs. */
 const usesGpus = ({ local: { device } }: Config) => device !== "cpu" && device !== "mps" && hasNvidiaGpu();

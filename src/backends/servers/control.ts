@@ -1,11 +1,12 @@
-/** The control routes of an inference server: its models, its tokenizer and its weights. */
-
+/** Control routes of an inference server: its models, its tokenizer, its weights, its memory. */
 import { fetch, type Response } from "undici";
 import { z } from "zod";
 import { RunError, UserError } from "../../base/errors.ts";
 import { reasonOf } from "../../base/http.ts";
 import type { WeightGroup } from "../engine.ts";
 import { type Server, type ServerAddress, ServerFailed, type ServerGroup, samplerSettings } from "./group.ts";
+
+// The control routes of an inference server: its models, its tokenizer and its weights.
 
 export interface ServedModel {
   /** The name of the model in requests. */

@@ -1,8 +1,9 @@
-/** The differences between inference servers: paths, request bodies, replies. */
-
+/** How inference servers differ: paths, request bodies, replies. */
 import { isObject } from "../../base/values.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
 import type { ImageReading, ServedRequest } from "./requests.ts";
+
+// The differences between inference servers: paths, request bodies, replies.
 
 export interface Dialect {
   path: string;

@@ -1,5 +1,5 @@
 /**
- * Inference servers: their addresses, their connections, how they fail, and which of several gets a request.
+ * Several inference servers as one: connections, failures, and which server gets a request.
  *
  * A request goes to the server with the fewest; later turns of a rollout go to the same one, which has cached their prompts, unless it has
  * more than 8 requests plus twice those of the least busy. A server that fails or hangs is no longer used, and its requests go to the
@@ -11,6 +11,8 @@
 import { Pool } from "undici";
 import { HoneError, RunError, UserError } from "../../base/errors.ts";
 import { reasonOf } from "../../base/http.ts";
+
+// One inference server: its address, its connections, and how it fails.
 
 /** The settings of a server, for messages. */
 export interface ServerSettings {

@@ -1,7 +1,7 @@
 /**
- * Compares a server's log-probabilities with the learner's after each update of the server's weights. A server can acknowledge an update
- * without applying it; then the run would train on samples of another policy. Two measures:
+ * Checks that a server samples from the learner's weights: its log-probabilities must change as the learner's did.
  *
+ * A server can acknowledge an update without applying it; then the run would train on samples of another policy. Two measures:
  * - The difference over 24 sampled tokens finds wrong weights, but not a small update that was not applied.
  * - The change of an older sequence on both sides (`changeEvidence`): the server's must be closer to the learner's than to zero. The probe
  *   decides at six standard deviations; until then it measures several updates together. A server with its old weights usually shows
@@ -25,6 +25,8 @@ import type { Learner, Sample, SampleRequest, Sampler } from "../engine.ts";
 import { plainParams } from "../engine-parts.ts";
 import type { ServerGroup } from "./group.ts";
 import { type ServedModelOptions, sampleFrom } from "./sampler.ts";
+
+// Whether a server's log-probabilities changed as the learner's did.
 
 /**
  * Two hypotheses: the server's change is the learner's plus noise, or it is noise alone. Both have the same likelihood

@@ -1,7 +1,8 @@
 /**
- * Samplers on inference servers that get a run's weights: as adapters, or all weights. They start with the untrained weights as version 0,
- * which is probed (parity-probe.ts), so a server with another model or tokenizer is refused before the first rollout.
+ * Samplers on servers that get a run's weights: from folders or over NCCL, checked after each update.
  *
+ * They start with the untrained weights as version 0, which is probed (parity-probe.ts), so a server with another model or tokenizer is
+ * refused before the first rollout.
  * - Adapters: each is a folder `published/<name>` that the server reads under the same path. Names are never used twice, because servers
  *   cache adapters by name. With `partial_rollout`, a running request is stopped when new weights arrive and continued from its tokens
  *   with the new version; without `/inference/v1/generate` it keeps the version that it began with. A folder is removed one update
@@ -26,6 +27,8 @@ import { explainedBy, type ServerProcess } from "./process.ts";
 import { type ServedModelOptions, sampleFrom } from "./sampler.ts";
 import { sglang } from "./sglang.ts";
 import { vllmDialect } from "./vllm.ts";
+
+// What samplers of servers that get a run's weights have in common.
 
 interface SyncedSampler extends Sampler {
   /** Measured at the last load. */

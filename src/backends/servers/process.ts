@@ -1,5 +1,4 @@
-/** Reads the log of an inference server. */
-
+/** The process of an inference server: starts it, reads its log, waits until it answers, and explains its end. */
 import { randomUUID } from "node:crypto";
 import { relative } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -9,6 +8,8 @@ import { beginningOf } from "../../base/text.ts";
 import type { Engine, Sampler } from "../engine.ts";
 import { EngineDied } from "../engine-parts.ts";
 import { type Launch, type Place, startSeconds } from "./launch.ts";
+
+// Reads the log of an inference server.
 
 /** `(EngineCore pid=17) INFO 11-22 12:00:00 [core.py:90] ` or `[2026-11-22 12:00:00 TP0] ` */
 const prefix = /^(\([^)]*\) )?((DEBUG|INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[[^\]]*\] )?(\[[\d-]+ [\d:]+[^\]]*\] )?/;

@@ -1,4 +1,4 @@
-/** Joins the parts of a reply: the events of a stream, and what was sampled before and after a failure or new weights. */
+/** Samples from inference servers: requests, streams, and replies joined after a failure or new weights. */
 import { randomUUID } from "node:crypto";
 import { AsyncQueue } from "../../base/concurrency.ts";
 import { RunError, UserError } from "../../base/errors.ts";
@@ -11,6 +11,8 @@ import { openServers, type Server, ServerFailed, type ServerGroup, type ServerSe
 import { post, type ServedImages, toServed } from "./requests.ts";
 import { sglang } from "./sglang.ts";
 import { vllmCompletions, vllmDialect } from "./vllm.ts";
+
+// Joins the parts of a reply: the events of a stream, and what was sampled before and after a failure or new weights.
 
 /**
  * Assembles a reply from a stream of server-sent events.

@@ -1,5 +1,4 @@
-/** The requests for the scores of reward models: token ids in, one number per sequence out. */
-
+/** Reward models on inference servers: token ids in, one number for each sequence out. */
 import { readFileSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { z } from "zod";
@@ -10,6 +9,8 @@ import { openAsk, readModel, type ServedModel, tokenize, tokenizerProbe } from "
 import { addressOf, mayAnswerLater, openServers, type Server, ServerFailed, type ServerSettings } from "./group.ts";
 import { explain, type ServerProcess } from "./process.ts";
 import { post } from "./requests.ts";
+
+// The requests for the scores of reward models: token ids in, one number per sequence out.
 
 interface ScoringDialect {
   path: string;

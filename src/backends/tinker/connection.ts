@@ -1,5 +1,7 @@
-/** Turns the answers of a Tinker service into errors. */
-
+/**
+ * The connection to a Tinker service: requests with retries, answers that are polled, errors, and the session that
+ * keeps it alive.
+ */
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
@@ -9,6 +11,8 @@ import { type MediaStore, memoryStore } from "../../images/images.ts";
 import { NonFiniteLossError, StateLost } from "../engine-parts.ts";
 import { failureSchema, NonFiniteGradientError, type ServiceCapabilities } from "./handshake.ts";
 import { sdkVersion } from "./messages.ts";
+
+// Turns the answers of a Tinker service into errors.
 
 /** The service does not know an accepted request any more, for example after a restart. */
 export class LostResultError extends StateLost {

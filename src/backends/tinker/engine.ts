@@ -1,5 +1,4 @@
-/** A session with a Tinker service, shared by all models of a run and kept alive by a heartbeat. */
-
+/** The engine over a Tinker service. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
@@ -14,6 +13,8 @@ import { capabilitiesOf, engineCapabilities, handshakeAnswer, type ModelDescript
 import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./learner.ts";
 import { sdkVersion } from "./messages.ts";
 import { servedImages } from "./training.ts";
+
+// A session with a Tinker service, shared by all models of a run and kept alive by a heartbeat.
 
 export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {
   /** The model's name at the service. */

@@ -1,4 +1,4 @@
-/** A saved policy: a folder with the name of a checkpoint that the service stores. */
+/** A policy at a Tinker service: training, publishing, saving and loading. */
 import { existsSync, readFileSync } from "node:fs";
 import { mkdir, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -15,6 +15,8 @@ import { isTinkerPath, NonFiniteGradientError, parseTinkerPath } from "./handsha
 import type { DatumOutput } from "./messages.ts";
 import { createTinkerSampler, type TinkerModel } from "./sampler.ts";
 import { type AcceptedBackward, gatherOutputs, planDatums, type RemoteModel, remoteTraining } from "./training.ts";
+
+// A saved policy: a folder with the name of a checkpoint that the service stores.
 
 export const stateFile = "tinker.json";
 

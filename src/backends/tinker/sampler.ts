@@ -1,8 +1,4 @@
-/**
- * Sends samples that are requested at the same time as one request to a service with `sampleMany`, which streams the results. Tinker's
- * protocol takes two requests for each.
- */
-
+/** Samples from a Tinker service. */
 import { AsyncQueue, Semaphore, unlessAborted } from "../../base/concurrency.ts";
 import { RunError, UserError } from "../../base/errors.ts";
 import type { LikelyTokens, Sample, SampleOptions, SampleRequest, Sampler, SamplingParams } from "../engine.ts";
@@ -12,6 +8,9 @@ import { type Connection, futureFailure, LostResultError } from "./connection.ts
 import type { ServiceCapabilities } from "./handshake.ts";
 import { chunkToJson, decodeSampleResponse, type InputChunk, type TopLogprobs } from "./messages.ts";
 import { readChunks } from "./training.ts";
+
+// Sends samples that are requested at the same time as one request to a service with `sampleMany`, which streams the
+// results. Tinker's protocol takes two requests for each.
 
 interface Pending {
   body: Record<string, unknown>;

@@ -1,5 +1,5 @@
 /**
- * Hone's sequences as Tinker's datums, its losses as the service's, and the answers back. Pure.
+ * Training at a Tinker service: sequences as datums, losses by name or by gradient, and the answers back.
  *
  * Losses that the service has (`cross_entropy`, `importance_sampling`, `ppo`, `cispo`, `dro`) are sent by name and take one pass. The
  * service sums over tokens, so the weight of a token is multiplied into its advantage. This is exact for losses that are linear in the
@@ -25,6 +25,8 @@ import {
   encodeForwardBackwardRequest,
   type InputChunk,
 } from "./messages.ts";
+
+// Hone's sequences as Tinker's datums, and the answers back. Pure.
 
 /** The limits of one request, as in the service's own client. */
 const chunkLimits = { datums: 1024, bytes: 5_000_000 };

@@ -1,7 +1,7 @@
 /**
- * The engine over verl's workers: starts its driver, explains why it ended, and samples from verl's rollout servers.
+ * The engine on verl: starts the Python driver on Ray, and learns and samples through it.
  *
- * verl's `LLMServerManager` starts these servers and its `CheckpointEngineManager` updates their weights. Hone samples over HTTP with
+ * verl's `LLMServerManager` starts its rollout servers, and its `CheckpointEngineManager` updates their weights. Hone samples over HTTP with
  * its own sampler for inference servers, not with verl's client over Ray: that sampler already balances load, keeps sessions on a
  * server, streams, retries and checks log-probabilities, and through Ray each token would pass the driver, which runs one operation at
  * a time. Three consequences:
@@ -38,6 +38,8 @@ import {
 import { createWorkerLearner, type NativeLoss, sendOnce } from "../worker/learner.ts";
 import { workerImages } from "../worker/media.ts";
 import { capabilities, compareValues, type VerlEngineOptions, type WorkerValues, withModel } from "./options.ts";
+
+// Starts the driver of the verl backend, and explains why it ended.
 
 /** Ray ends its processes one after the other. */
 const graceSeconds = 30;

@@ -1,4 +1,4 @@
-/** Keys with two names: the values that verl's workers must have, compared with the values that they have. */
+/** The options of verl: what its workers and rollout servers must have, and the rules of its settings. */
 import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../../base/errors.ts";
 import { hasNvidiaGpu } from "../../base/python.ts";
@@ -7,6 +7,8 @@ import { layerOf, type Origin, valueAt } from "../../config/tree.ts";
 import { currentVerlNames, olderVerlNames, verlNames, verlSections } from "../../config/verl-keys.ts";
 import type { ComposedTree, EngineHooks } from "../backend.ts";
 import type { Capabilities, Finding } from "../engine.ts";
+
+// Keys with two names: the values that verl's workers must have, compared with the values that they have.
 
 const actor = "actor_rollout_ref.actor";
 const algorithm = "rllm.algorithm";

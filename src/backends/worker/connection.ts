@@ -1,7 +1,4 @@
-/**
- * The bytes between TypeScript and the worker: `u32 header length | u32 payload length | JSON header | payload`,
- * little-endian. It does not know what the messages mean.
- */
+/** Messages to a Python worker: frames of a JSON header and bytes, requests and their answers. */
 import { delimiter } from "node:path";
 import { fileURLToPath } from "node:url";
 import { describeSystemFailure, RunError, UserError } from "../../base/errors.ts";
@@ -9,6 +6,9 @@ import { ownerMark } from "../../base/files.ts";
 import { type Death, type PipedProcess, startProcess } from "../../base/processes.ts";
 import type { ModelInfo } from "../engine.ts";
 import type { EngineDied } from "../engine-parts.ts";
+
+// The bytes between TypeScript and the worker: `u32 header length | u32 payload length | JSON header | payload`,
+// little-endian. It does not know what the messages mean.
 
 export type TypedArray = Int16Array | Int32Array | Float32Array | Uint8Array | BigInt64Array;
 

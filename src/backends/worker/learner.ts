@@ -1,4 +1,4 @@
-/** Sequences and their per-token outputs as the flat arrays of the protocol, and back. Pure. */
+/** A learner in a Python worker: sequences as flat arrays, forward and backward, optimizer steps, states. */
 import { resolve } from "node:path";
 import type { Loss, LossValue, OutputGradient, Outputs } from "../../algorithms/types.ts";
 import { RunError, UserError } from "../../base/errors.ts";
@@ -10,6 +10,8 @@ import type { AdapterSpec, ForwardBackwardResult, Learner, LearnerSpec, Publishe
 import { checkLossValue, requireFitting } from "../engine-parts.ts";
 import { type Connection, type Frame, type OutgoingArrays, readNumber } from "./connection.ts";
 import { mediaFields, withMedia } from "./media.ts";
+
+// Sequences and their per-token outputs as the flat arrays of the protocol, and back. Pure.
 
 /** @throws UserError when a sequence is empty, or its mask or targets do not fit its tokens */
 function sequenceArrays(sequences: readonly Sequence[]): OutgoingArrays {
