@@ -48,8 +48,9 @@ export const tokenWeights = {
   "seq-mean-token-sum": (_trained, totals) => 1 / totals.sequences,
   /** Mean over a sequence's tokens, mean over sequences. */
   "seq-mean-token-mean": (trained, totals, { countEps = 1e-8 }) => 1 / ((trained + countEps) * totals.sequences),
-  /** Sum over all tokens divided by a constant (Dr. GRPO); not divided by the number of sequences. */
-  "seq-mean-token-sum-norm": (_trained, totals, { lossScale }) => 1 / (lossScale ?? totals.longest),
+  /** Sum over a sequence's tokens divided by a constant (Dr. GRPO), mean over sequences. */
+  "seq-mean-token-sum-norm": (_trained, totals, { lossScale }) =>
+    1 / ((lossScale ?? totals.longest) * totals.sequences),
 } as const satisfies Record<string, TokenWeight>;
 
 export type AggregationMode = keyof typeof tokenWeights;

@@ -51,16 +51,15 @@ export interface LearningRateOptions {
 }
 
 /**
- * The learning rate of one training step, always positive. A decay to 0 would waste the last step, so the last and all
- * later steps use the rate of half a step before the end.
+ * The learning rate of one training step, as transformers and verl count: the first step has the factor of step 0, so a
+ * schedule without warm-up begins at its peak, and the last one that of `total - 1`. Later steps keep that rate.
  *
  * @param step 1..total
  */
 export function learningRate(step: number, total: number, options: LearningRateOptions): number {
   const { schedule, warmupSteps: steps = 0, warmupRatio, base, minRatio = 0 } = options;
   const warmupSteps = steps > 0 ? steps : Math.floor(total * warmupRatio);
-  const last = Math.max(total - 0.5, warmupSteps);
-  return base * scheduleFactor(Math.min(step, last), { schedule, warmupSteps, total, minRatio });
+  return base * scheduleFactor(Math.min(step, total) - 1, { schedule, warmupSteps, total, minRatio });
 }
 
 // Takes optimizer steps. The forward and backward of a step may be divided into microbatches to save memory.

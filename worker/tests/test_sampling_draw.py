@@ -131,3 +131,20 @@ def test_uniforms_depend_on_seed_and_position_alone() -> None:
     assert np.abs(np.corrcoef(grid.T) - np.eye(4)).max() < 0.1
     assert np.abs(np.corrcoef(grid[:-1, 0], grid[1:, 0])[0, 1]) < 0.1
     assert uniforms(seeds[2:3], np.array([7]))[0] == grid[7, 2]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("draw", [Draw(top_k=1), Draw(top_k=3), Draw(top_p=0.3), Draw(top_k=7, top_p=0.6), Draw(top_k=4, min_p=0.9)])
+def test_of_equal_logits_the_first_ids_are_kept_and_no_more_than_asked(draw: Draw, asks: bool) -> None:
+    """Logits in bfloat16 are often equal. As many are kept as the filters of transformers keep when nothing is equal."""
+    torch.manual_seed(3)
+    logits = (torch.randn(16, 300) * 2).round().float()  # about ten different values
+    drawer = Drawer(logits.device)
+    drawer._asks = asks
+    drawn: list[set[int]] = [set() for _ in range(16)]
+    for pick in np.linspace(0, 1, 200, endpoint=False):
+        for row, token in enumerate(drawer.draw(logits, [draw] * 16, np.full(16, pick)).tokens):
+            drawn[row].add(token)
+    distinct = logits - torch.arange(300) * 1e-6  # the same order, nothing equal
+    for row in range(16):
+        assert drawn[row] == set(reference_probabilities(distinct[row], draw).nonzero()[:, 0].tolist())

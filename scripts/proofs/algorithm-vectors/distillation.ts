@@ -95,7 +95,7 @@ function primeLoss(
       advantages: spread(advantages, one(mask)),
     },
     {
-      ...{ lossFn: "importance_sampling", aggMode: "seq-mean-token-sum-norm", lossScale: 1 },
+      ...{ lossFn: "importance_sampling", aggMode: "seq-mean-token-sum" },
       constants: { max_probability_drop: -drop_below },
       kl: { weight: 2 * kl_tau, estimator: "k2" },
     },

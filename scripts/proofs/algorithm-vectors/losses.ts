@@ -96,6 +96,9 @@ interface VerlInputs extends LossInputs {
 const withWeights = ({ rollout_is_weights: weights, mask }: VerlInputs) =>
   weights ? { rolloutWeights: ragged(weights, mask) } : {};
 
+/** The recorded verl did not divide `seq-mean-token-sum-norm` by the number of sequences; later ones do, as Hone. */
+const notDivided = { sequences: 1 };
+
 const verlLoss = family<VerlInputs, VerlParams>(({ name, inputs, params }) => {
   const lossFn = verlNames[part(name, 2)] ?? (part(name, 2) as PolicyLossName);
   const info = params.global_batch_info;
@@ -104,6 +107,7 @@ const verlLoss = family<VerlInputs, VerlParams>(({ name, inputs, params }) => {
     ...(info?.global_batch_size ? { sequences: info.global_batch_size } : {}),
     // GMPO's mean is over all rows, including rows without tokens.
     ...(lossFn === "gmpo" ? { sequences: inputs.mask.length } : {}),
+    ...(params.loss_agg_mode === "seq-mean-token-sum-norm" ? notDivided : {}),
   };
   const scale = info?.loss_scale_factor ? { lossScale: info.loss_scale_factor } : {};
   const batch = { ...batchOf(inputs, totals), ...withWeights(inputs) };
@@ -180,6 +184,7 @@ const verlAggregation = family<{ loss_mat: Matrix; loss_mask: Matrix }, Aggregat
     tokens: params.batch_num_tokens ?? counts.reduce((total, count) => total + count, 0),
     sequences: params.global_batch_size ?? counts.filter((count) => count > 0).length,
     longest: mask[0]!.length,
+    ...(params.loss_agg_mode === "seq-mean-token-sum-norm" ? notDivided : {}),
   };
   const scale = { countEps: 1e-8, ...(params.loss_scale_factor ? { lossScale: params.loss_scale_factor } : {}) };
   const ranks = params.loss_agg_mode === "seq-mean-token-sum-norm" ? 1 : (params.dp_size ?? 1);

@@ -12,6 +12,9 @@ interface TinkerParams {
   beta?: number;
 }
 
+/** With `seq-mean-token-sum`: the sum over all tokens. */
+const summed = { sequences: 1 };
+
 /** Sums over tokens, as the service does. The bounds apply to the ratio itself. */
 const tinkerLoss = family<LossInputs, TinkerParams, { token_loss: Matrix }>(({ name, inputs, params, outputs }) => {
   const lossFn = part(name, 2) as PolicyLossName;
@@ -23,8 +26,7 @@ const tinkerLoss = family<LossInputs, TinkerParams, { token_loss: Matrix }>(({ n
       logRatioLimit: Number.POSITIVE_INFINITY,
       ...(params.beta === undefined ? {} : { dro_beta: params.beta }),
     },
-    aggMode: "seq-mean-token-sum-norm",
-    lossScale: 1,
+    aggMode: "seq-mean-token-sum",
   };
   // For cross-entropy, advantages are weights; in the recorded cases the weights are the mask.
   const given = lossFn === "cross_entropy" ? { ...inputs, advantages: inputs.mask } : inputs;
@@ -37,9 +39,9 @@ const tinkerLoss = family<LossInputs, TinkerParams, { token_loss: Matrix }>(({ n
       advantages: one(advantages),
       mask: one(mask),
     };
-    return evaluateLoss(token, options).loss;
+    return evaluateLoss(token, options, batchOf(token, summed)).loss;
   };
-  const got = evaluateLoss(given, options);
+  const got = evaluateLoss(given, options, batchOf(given, summed));
   return {
     loss_sum: got.loss,
     grad_logprob: got.grad_logprob,
@@ -117,7 +119,7 @@ const evaluateSkyrl =
   ({ name, inputs, params }: VectorCase<LossInputs, SkyrlParams>) => {
     const cispo = lossFn === "cispo";
     const given = lossFn === "cross_entropy" ? { ...inputs, advantages: inputs.mask } : inputs;
-    const got = evaluateLoss(given, {
+    const options: Partial<PolicyLossOptions> = {
       lossFn,
       epsClip: cispo ? params.cispo_low : params.eps_clip_low,
       epsClipHigh: cispo ? params.cispo_high : params.eps_clip_high,
@@ -126,9 +128,9 @@ const evaluateSkyrl =
         tau_neg: params.tau_neg,
         clip_ratio_c: part(name, 3) === "dual_clip" ? params.clip_ratio_c : null,
       },
-      aggMode: "seq-mean-token-sum-norm",
-      lossScale: 1,
-    });
+      aggMode: "seq-mean-token-sum",
+    };
+    const got = evaluateLoss(given, options, batchOf(given, summed));
     return {
       loss_sum: got.loss,
       grad_logprob: got.grad_logprob,
@@ -161,7 +163,7 @@ function evaluateTrl({ inputs, params }: VectorCase<TrlInputs, TrlParams>) {
   const aggregation: Record<string, Partial<PolicyLossOptions>> = {
     grpo: byRow,
     sapo: byRow,
-    dr_grpo: { aggMode: "seq-mean-token-sum-norm", lossScale: rows * params.max_completion_length },
+    dr_grpo: { aggMode: "seq-mean-token-sum-norm", lossScale: params.max_completion_length },
   };
   const options: Partial<PolicyLossOptions> = {
     lossFn,

@@ -203,7 +203,8 @@ test.each([
   const batch = await made(policy, { old: true, weights: false });
   const before = await policy.learner.forward(batch.sequences, {});
   const broken = { ...batch, advantages: batch.advantages.map(() => advantage) };
-  const options = { ...base, lossFn: "importance_sampling", aggMode: "seq-mean-token-sum-norm", lossScale } as const;
+  const scale = { aggMode: "seq-mean-token-sum-norm", lossScale: lossScale / batch.totals.sequences } as const;
+  const options = { ...base, lossFn: "importance_sampling", ...scale } as const;
   await policy.learner.forwardBackward(batch.sequences, policyLoss(batch, base));
   await expect(policy.learner.forwardBackward(broken.sequences, policyLoss(broken, options))).rejects.toThrow(
     NonFiniteLossError,

@@ -221,7 +221,7 @@ export const algorithm = section({
   loss_scale_factor: aboveZero
     .nullable()
     .default(null)
-    .describe("Divisor for seq-mean-token-sum-norm; null is data.max_response_length."),
+    .describe("Divisor of the sum over a reply with seq-mean-token-sum-norm; null is data.max_response_length."),
   eps_clip: aboveZero
     .nullable()
     .default(epsClip)

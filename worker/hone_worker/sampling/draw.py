@@ -178,7 +178,7 @@ class Drawer:
             if temperature is not None:
                 chosen.copy_(logits[rows]).sub_(peak[rows]).div_(temperature[:, None]).exp_()
             if any(draw.filtered for draw in some):
-                chosen.masked_fill_(chosen < self._cuts(chosen, some)[:, None], 0)
+                self._filter(chosen, some)
             if len(changed) < count:
                 weights[rows] = chosen
             mass = padded.sum(-1)
@@ -191,15 +191,19 @@ class Drawer:
         else:
             tokens.copy_(drawn)
 
-    def _cuts(self, weights: Tensor, draws: Sequence[Draw]) -> Tensor:
-        """`[n]`: the least weight that each row's filters keep. top_k comes first; top_p keeps the fewest tokens
-        of the rest whose share reaches p; min_p is relative to the most likely token, whose weight is 1."""
-        count, vocabulary = weights.shape
-        device = weights.device
-        cuts = self._constant(*(float(draw.min_p) for draw in draws))
+    def _filter(self, weights: Tensor, draws: Sequence[Draw]) -> None:
+        """Sets the weights `[n, V]` of tokens that a row's filters drop to 0. top_k comes first; top_p keeps the fewest tokens of
+        the rest whose share reaches p; min_p is relative to the most likely token, whose weight is 1. top_k and top_p cut by rank:
+        of tokens with equal weights, which are usual in bfloat16, those with lower ids come first, as with temperature 0."""
         sorting = [row for row, draw in enumerate(draws) if draw.top_k > 0 or draw.top_p < 1]
-        if not sorting:
-            return cuts
+        if sorting:
+            self._cut_by_rank(weights, draws, sorting)
+        if any(draw.min_p > 0 for draw in draws):
+            least = self._constant(*(float(draw.min_p) for draw in draws))
+            weights.masked_fill_(weights < least[:, None], 0)
+
+    def _cut_by_rank(self, weights: Tensor, draws: Sequence[Draw], sorting: list[int]) -> None:
+        count, vocabulary = weights.shape
         rows = self.rows(sorting, count)
         chosen = weights[rows]
         limits = [min(draws[row].top_k, vocabulary) if draws[row].top_k > 0 else vocabulary for row in sorting]
@@ -212,7 +216,7 @@ class Drawer:
         totals = chosen.sum(-1, keepdim=True)
         while True:
             values = chosen.topk(width, dim=-1).values
-            allowed = torch.arange(width, device=device) < limit
+            allowed = torch.arange(width, device=weights.device) < limit
             values = torch.where(allowed, values, torch.zeros_like(values))
             running = values.cumsum(-1)
             totals = torch.where(limit <= width, running[:, -1:], totals)
@@ -223,10 +227,12 @@ class Drawer:
             width = min(vocabulary, width * 8)
         kept = allowed & ((running - values < share * totals) | (share >= 1))
         kept[:, 0] = True
-        least = torch.where(kept, values, torch.full_like(values, torch.inf)).amin(-1)
-        cuts = cuts.clone()  # the constant stays as it is
-        cuts[rows] = torch.maximum(cuts[rows], least)
-        return cuts
+        least = torch.where(kept, values, torch.full_like(values, torch.inf)).amin(-1, keepdim=True)
+        equal = chosen == least
+        room = kept.sum(-1, keepdim=True) - (values > least).sum(-1, keepdim=True)
+        if not self._asks or bool((equal.sum(-1, keepdim=True) > room).any()):
+            equal &= equal.cumsum(-1) <= room
+        weights[rows] = chosen.masked_fill((chosen <= least) & ~equal, 0)
 
     def _scratch(self, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
         """Two views of the working memory: `[count, blocks, block]`, zero behind the vocabulary, and
