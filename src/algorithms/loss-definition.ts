@@ -1,4 +1,9 @@
-/** A policy loss maps the trained tokens of one sequence to a value and a slope per token. */
+/**
+ * A policy loss maps the trained tokens of one sequence to a value and a slope per token, the derivative by the token's
+ * log-probability, in float64. Losses are plain loops (`eachToken`) that read like the formula. Compiled to WebAssembly vector code
+ * they were more than 10 times as fast, which a run does not notice: PPO and its gradient take 0.09 µs per token on a busy 2-core
+ * machine, training at 13,000 tokens/s 77 µs (`npm run bench -- grpo-step` prints the losses' share of a step: 0.01%).
+ */
 import type { z } from "zod";
 
 type Floats = Float32Array | Float64Array;

@@ -513,7 +513,7 @@ function policyTotalsOf(batch: TrainingBatch, options: PolicyLossOptions): Train
 
 /**
  * The count of a whole-batch metric is the share of the batch's tokens that is evaluated here, so the counts of all
- * micro-batches add up to 1.
+ * microbatches add up to 1.
  */
 function metricsOf(
   batch: TrainingBatch,

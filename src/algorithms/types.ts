@@ -27,7 +27,7 @@ export interface LossValue {
 
 /**
  * A loss over one batch of sequences. An engine may evaluate it on any subset of the batch's sequences, one
- * subset after another (micro-batches); values, gradients and metrics of the subsets add up to the batch's.
+ * subset after another (microbatches); values, gradients and metrics of the subsets add up to the batch's.
  * Denominators that span the batch (token counts, sequence counts) are therefore fixed when the loss is built.
  */
 export interface Loss {

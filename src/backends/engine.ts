@@ -1,6 +1,13 @@
 /**
  * The interface between reinforcement learning and tensor arithmetic. An engine does not know algorithms: it returns token
  * outputs and propagates a loss's gradient with respect to them back into the weights (a vector-Jacobian product).
+ *
+ * A learner computes outputs and gradients and changes the weights; a sampler samples from weights that a learner has published. They are
+ * separate, because samples and gradients may come from different programs: a vLLM server is a sampler without a learner, a critic or
+ * a reference a learner without a sampler. Weights move in one place, `sampler.load(await learner.publish())`. The learner counts
+ * versions: `publish` freezes the current weights under the next one, and every sampled token carries the version that sampled it.
+ * Log-probabilities are a property of the sampler: `raw` ones are the model's own, `processed` ones those of the distribution after
+ * temperature and filters (SGLang by default, vLLM with `--logprobs-mode processed_logprobs`, Tinker's service); such samples are marked.
  */
 import type { Loss, LossValue, Outputs } from "../algorithms/types.ts";
 import type { Media, MediaStore, StoredImage } from "../images/images.ts";

@@ -1,7 +1,8 @@
-/** Limits how much runs at the same time. Waiting callers are served in order. */
+/** Waiting and limits within one process: semaphore, notifier, queue, abort signals, turns of the event loop. */
 import { getEventListeners, setMaxListeners } from "node:events";
 import { createContext, Script } from "node:vm";
 
+/** Limits how much runs at the same time. Waiting callers are served in order. */
 export class Semaphore {
   private places: number;
   private readonly line = new Set<() => void>();

@@ -1,4 +1,4 @@
-/** Names of unfinished files and folders. They name the process that writes them, so a later process can clean up. */
+/** Files that are complete or absent, whatever ends the process, and folders that may come from someone else. */
 import { createHash } from "node:crypto";
 import {
   chmodSync,
@@ -23,6 +23,8 @@ import {
 import { hostname, tmpdir } from "node:os";
 import { basename, dirname, join } from "node:path";
 import { RunError, UserError, withPath } from "./errors.ts";
+
+// Names of unfinished files and folders. They name the process that writes them, so a later process can clean up.
 
 export interface ProcessOwner {
   pid: number;

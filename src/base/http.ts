@@ -1,9 +1,9 @@
-/** Starts a server on an address of this machine. */
+/** HTTP on both sides: a local server, bodies of requests, protection from web pages, bodies of answers, retries. */
 import type { AddressInfo, ListenOptions, Server } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError, UserError } from "./errors.ts";
 
-/** @returns its URL. @throws the system's error if the address is taken or not this machine's */
+/** Starts a server on an address of this machine. @returns its URL. @throws the system's error if the address is taken or not this machine's */
 export async function listen(
   server: Server,
   options: Pick<ListenOptions, "host" | "port" | "backlog"> = {},

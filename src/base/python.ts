@@ -1,10 +1,12 @@
-/** Finds a Python that is already installed. */
+/** Finds and prepares Python for the parts of Hone that need it. */
 import { execFile, spawn } from "node:child_process";
 import { relative } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { RunError, UserError } from "./errors.ts";
+
+// Finds a Python that is already installed.
 
 type VerlEnvironment = "verl" | "verl-gpu";
 

@@ -1,5 +1,7 @@
-/** Suggests known names for a mistyped one. */
+/** Text for people: suggestions for mistyped names, masked logins, visible control characters, numbers. */
 import { distance as editDistance } from "fastest-levenshtein";
+
+// Suggests known names for a mistyped one.
 
 /** Case, hyphens and camelCase do not count as differences. */
 const plain = (name: string) =>
@@ -33,6 +35,10 @@ export function nearest(name: string, candidates: readonly string[], limit = 3):
     .slice(0, limit)
     .map(({ candidate }) => candidate);
 }
+
+/** The text up to a number of characters, with "..." if more was there. */
+export const beginningOf = (text: string, longest: number): string =>
+  text.length > longest ? `${text.slice(0, longest)}...` : text;
 
 /** Replaces the user name and password in the URLs of stored and printed text. */
 export const maskedLogin = "://***@";

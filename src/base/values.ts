@@ -1,14 +1,14 @@
-/** Adds a value to the list of a key. */
+/** Small functions on plain values: lists, arrays, objects, means, sums of metrics, seeds. */
 import { hash } from "node:crypto";
 
+/** Adds a value to the list of a key. */
 export function append<Key, Value>(lists: Map<Key, Value[]>, key: Key, value: Value): void {
   const list = lists.get(key);
   if (list) list.push(value);
   else lists.set(key, [value]);
 }
 
-// Reads arrays by position, and refuses positions without a value.
-
+/** Refuses positions without a value. */
 function valueAt<Value>(values: ArrayLike<Value>, position: number): Value {
   const value = values[position];
   if (value === undefined) throw new RangeError(`no value at position ${position}`);

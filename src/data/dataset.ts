@@ -1,10 +1,11 @@
-/** One row of a dataset. */
+/** Datasets and the tasks of a step: rows by index, in memory or made on demand, and which of them a step takes. Reads no files. */
 import { z } from "zod";
 import { UserError } from "../base/errors.ts";
-import { nearest } from "../base/text.ts";
+import { beginningOf, nearest } from "../base/text.ts";
 import { deriveSeed, permutation, uniforms } from "../base/values.ts";
 import type { Config } from "../config/schema.ts";
 
+/** One row of a dataset. */
 export interface Task<Row = unknown> {
   /** The row's own `id`, or `"{dataset}/{index}"`: the same across runs and resumes. */
   id: string;
@@ -187,7 +188,7 @@ const renameHint = "Use the column names of the file, and rename them in the wor
 function shown(value: unknown): string {
   if (value instanceof Uint8Array) return `${value.length} bytes`;
   const text = JSON.stringify(value) ?? String(value);
-  return text.length > 60 ? `${text.slice(0, 60)}...` : text;
+  return beginningOf(text, 60);
 }
 
 // Selects the tasks of a step: pure functions of the step, so a resumed run needs only its step count.

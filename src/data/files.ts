@@ -1,4 +1,4 @@
-/** Shared by the readers of all file formats: turns rows with origins into a dataset with ids. */
+/** Data files as datasets: JSON Lines and Parquet, with ids and the origin of each row. */
 import { constants } from "node:buffer";
 import { closeSync, fstatSync, openSync, readSync, type Stats } from "node:fs";
 import { getHeapStatistics } from "node:v8";
@@ -6,6 +6,8 @@ import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from "h
 import { compressors } from "hyparquet-compressors";
 import { HoneError, UserError } from "../base/errors.ts";
 import { type Dataset, type FileRow, partAt } from "./dataset.ts";
+
+// Rows with origins become a dataset with ids.
 
 /** The rows of one file, or of several files in sequence. */
 export interface RowSource {

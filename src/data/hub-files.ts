@@ -1,8 +1,7 @@
 /**
- * Selects the files of a split in a hub repository by the rules of the hub's own tools: the card's `configs` if it lists
- * them, otherwise the names of files and folders. Works on names only and reads no files.
+ * The files of a data set on the Hugging Face hub: which belong to a split, the connection with its failures, and the cache on disk,
+ * shared with the hub's Python tools.
  */
-
 import { createHash } from "node:crypto";
 import { createReadStream, createWriteStream, existsSync } from "node:fs";
 import { mkdir, readFile, rename, rm, stat, symlink, writeFile } from "node:fs/promises";
@@ -14,6 +13,9 @@ import { downloadFile, HubApiError, type ListFileEntry } from "@huggingface/hub"
 import { parse } from "yaml";
 import { HoneError, RunError, UserError } from "../base/errors.ts";
 import { isTemporaryStatus, reasonOf, withRetries } from "../base/http.ts";
+
+// Selects the files of a split by the rules of the hub's own tools: the card's `configs` if it lists them, otherwise the names of files
+// and folders. Works on names only and reads no files.
 
 export interface SplitChoice {
   /** Undefined for the repository's default configuration. */

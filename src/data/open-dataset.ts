@@ -1,4 +1,4 @@
-/** Opens datasets of the Hugging Face hub: downloads the files of a split once, then reads them like local files. */
+/** Opens a dataset by its name: a file, or a data set of the Hugging Face hub, which is downloaded once. */
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { datasetInfo, getHFHubCachePath, type ListFileEntry, listFiles } from "@huggingface/hub";
@@ -20,6 +20,30 @@ import {
   splitFiles,
   writeManifest,
 } from "./hub-files.ts";
+
+/**
+ * The rows of a file or of a dataset on the Hugging Face hub.
+ *
+ * @param spec a `.jsonl` or `.parquet` file, or `hub:organization/name?config=main&split=train`
+ * @example
+ * const rows = await openDataset("data/train.jsonl");
+ * @throws UserError when the dataset cannot be opened or a row is invalid (`file:line`)
+ */
+export async function openDataset(spec: string): Promise<Dataset<FileRow>> {
+  if (spec.startsWith("hub:")) return openHubSpec(spec);
+  const name = basename(spec).replace(/\.[^.]*$/, "");
+  if (/\.(jsonl|ndjson)$/i.test(spec)) return fileDataset(name, openJsonl(spec));
+  if (/\.parquet$/i.test(spec)) return fileDataset(name, await openParquet(spec));
+  throw new UserError(`${spec}: not a dataset; use a .jsonl or .parquet file, or hub:organization/name`, {
+    hint: /\.(json|csv|tsv)$/i.test(spec)
+      ? "Convert the file to .jsonl: one JSON object per line, one line per task."
+      : /^[\w.-]+\/[\w.-]+$/.test(spec)
+        ? `For a hub dataset, write "hub:${spec}".`
+        : "The file extension selects the format.",
+  });
+}
+
+// Opens datasets of the Hugging Face hub: downloads the files of a split once, then reads them like local files.
 
 export interface HubOptions {
   /** The dataset's configuration ("subset"); default: the repository's default. */
@@ -196,28 +220,4 @@ async function downloadAll(
     if (entry !== undefined) await cachedFile(connection, folder, commit, entry);
   }
   return { commit, files };
-}
-
-// Opens a dataset by its name: the extension or the prefix selects the format.
-
-/**
- * The rows of a file or of a dataset on the Hugging Face hub.
- *
- * @param spec a `.jsonl` or `.parquet` file, or `hub:organization/name?config=main&split=train`
- * @example
- * const rows = await openDataset("data/train.jsonl");
- * @throws UserError when the dataset cannot be opened or a row is invalid (`file:line`)
- */
-export async function openDataset(spec: string): Promise<Dataset<FileRow>> {
-  if (spec.startsWith("hub:")) return openHubSpec(spec);
-  const name = basename(spec).replace(/\.[^.]*$/, "");
-  if (/\.(jsonl|ndjson)$/i.test(spec)) return fileDataset(name, openJsonl(spec));
-  if (/\.parquet$/i.test(spec)) return fileDataset(name, await openParquet(spec));
-  throw new UserError(`${spec}: not a dataset; use a .jsonl or .parquet file, or hub:organization/name`, {
-    hint: /\.(json|csv|tsv)$/i.test(spec)
-      ? "Convert the file to .jsonl: one JSON object per line, one line per task."
-      : /^[\w.-]+\/[\w.-]+$/.test(spec)
-        ? `For a hub dataset, write "hub:${spec}".`
-        : "The file extension selects the format.",
-  });
 }

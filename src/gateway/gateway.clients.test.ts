@@ -1,5 +1,4 @@
 /** Agents with unmodified popular clients call the gateway: checks what they receive and what is recorded. */
-
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import Anthropic from "@anthropic-ai/sdk";
 import { type AIMessage, HumanMessage, type ToolMessage } from "@langchain/core/messages";

@@ -1,5 +1,4 @@
 /** Images of every client reach the model, and are recorded once by hash; what is not an image is refused. */
-
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import Anthropic from "@anthropic-ai/sdk";
 import { generateText, type ToolResultPart } from "ai";

@@ -1,5 +1,8 @@
-/** `/admin/...`: sessions, traces and metrics, for clients with the admin token. */
-
+/**
+ * The gateway: an HTTP server with OpenAI's and Anthropic's APIs, whose sessions answer and record model calls. This file opens it and
+ * passes each request to the API that its path names; it knows no API's parameters (openai-chat.ts, openai-responses.ts, anthropic.ts)
+ * and no rollout (sessions.ts).
+ */
 import { createServer } from "node:http";
 import { SessionEnded } from "../agents/types.ts";
 import { UserError } from "../base/errors.ts";
@@ -32,69 +35,115 @@ import { readSpans, storeSpans, type TraceFilter } from "./traces/otlp.ts";
 import { traceJson } from "./traces/read.ts";
 import type { CallContext, Gateway, Notices, OpenSession, Trace, TraceStore } from "./types.ts";
 
-/** What administration reads. */
-interface Administered {
-  access: Access;
-  sessions: Sessions;
-  counts: Readonly<Record<string, number>>;
-  store: TraceStore | undefined;
+export interface GatewayOptions {
+  chat: Chat;
+  /** How the model sees images; default: it reads only text. */
+  vision?: Vision | NoVision;
+  /** The name in the list of models; calls may use any other. */
+  model: string;
+  /** Default 127.0.0.1. */
+  host?: string;
+  /** Default 0: any free port. */
+  port?: number;
+  /** The address of a tunnel or proxy through which agents reach the gateway. Calls need keys unless it is a loopback address. */
+  publicUrl?: string | undefined;
+  /** The token for `/admin`. If other machines can reach the gateway, the keys of sessions derive from it. */
+  adminToken?: string;
+  /** Refuse what only constrained decoding can guarantee, or answer with what was sampled. Default "refuse". */
+  unenforceable?: "refuse" | "allow";
+  /** Opens a session for the first call to its name; without it such calls are refused. */
+  openUnknown?: (source: { session: string; attempt: number }) => OpenSession;
+  store?: TraceStore | undefined;
+  /** Changes spans that `POST /v1/traces` receives before they are stored, such as personal data; null leaves one out. */
+  filterSpans?: TraceFilter | undefined;
+  /** Time limit of one model call. Default: until its session ends. */
+  callTimeoutSeconds?: number;
+  log?: (line: string) => void;
+  /** Gets what `counts()` returns, above zero, as it changes. */
+  counts?: Record<string, number>;
 }
 
-/**
- * - `GET /admin/sessions`: live sessions, and stored ones if there is a store (`?since`, in milliseconds, `?limit`)
- * - `GET /admin/traces?session&attempt`, `GET /admin/traces?id`
- * - `POST /admin/flush`: answers once everything recorded so far is in the file
- * - `GET /admin/key?session&attempt`: the base path and API key of a session
- * - `GET /admin/metrics`
- */
-function answerAdmin(exchange: HttpExchange, endpoint: string, gateway: Administered): void {
-  gateway.access.checkAdmin(exchange);
-  const route = `${exchange.method} ${endpoint}`;
-  const answer = Object.hasOwn(routes, route) ? routes[route] : undefined;
-  if (answer === undefined) throw new GatewayError("not_found", `${route} does not exist`);
-  exchange.sendJson(200, answer(exchange.query, gateway));
-}
-
-const routes: Readonly<Record<string, (query: URLSearchParams, gateway: Administered) => unknown>> = {
-  "GET /admin/sessions": (query, { sessions, store }) => ({
-    live: sessions.live.map(({ name, attempt, startedMs }) => ({ session: name, attempt, startedMs })),
-    stored: store?.sessions({ sinceMs: numberOf(query, "since"), limit: numberOf(query, "limit") }) ?? null,
-  }),
-  "GET /admin/traces": (query, { store }) => {
-    if (store === undefined)
-      throw new GatewayError("not_found", "this gateway does not store traces (see rllm.sdk.store.path)");
-    const id = query.get("id");
-    if (id === null) return { traces: store.traces(sessionOf(query)).map(traceJson) };
-    const trace = store.find(id);
-    if (trace === undefined) throw new GatewayError("not_found", `the trace ${id} does not exist`);
-    return traceJson(trace);
-  },
-  "POST /admin/flush": (_, { store }) => {
-    store?.flush();
-    return store?.counts ?? { waiting: 0, written: 0, lost: 0 };
-  },
-  "GET /admin/key": (query, { access }) => {
-    const source = { ...sessionOf(query), role: undefined };
-    return { path: `${sessionPrefix(source)}/v1`, api_key: access.keyOf(source) };
-  },
-  "GET /admin/metrics": (_, { counts }) => counts,
+const noCalls = {
+  "gateway/calls_ok": 0,
+  "gateway/calls_cancelled": 0,
+  "gateway/calls_failed": 0,
+  "gateway/calls_refused": 0,
 };
 
-function sessionOf(query: URLSearchParams): { session: string; attempt: number } {
-  const session = query.get("session");
-  const attempt = Number(query.get("attempt") ?? 0);
-  if (session === null || !Number.isInteger(attempt)) {
-    throw new GatewayError("invalid_request", "session is missing, or attempt is not an integer");
+/**
+ * @throws UserError when it cannot listen there, or other machines could use it with the default admin token
+ *
+ * @example
+ * const gateway = await openGateway({ chat, model: "policy" });
+ * const { baseURL } = gateway.open({ name: "task-1:0", attempt: 0, session });
+ * const client = new OpenAI({ baseURL, apiKey: "any" });
+ */
+export async function openGateway(options: GatewayOptions): Promise<Gateway> {
+  const { host = "127.0.0.1", port = 0, adminToken = defaultAdminToken, store } = options;
+  const access = createAccess(host, adminToken, options.publicUrl);
+  const log = options.log ?? (() => {});
+  if (access.reachableAt !== undefined) {
+    log(`the gateway can be reached from other machines at ${access.reachableAt}; every call requires an API key`);
   }
-  return { session, attempt };
-}
+  const sessions = createSessions(options.openUnknown);
+  const { counts = {} } = options;
+  const notices = createNotices(log, counts);
+  const onTrace = (status: Trace["status"], trace: () => Trace) => {
+    counts[`gateway/calls_${status}`] = (counts[`gateway/calls_${status}`] ?? 0) + 1;
+    store?.trace(trace());
+  };
+  const answering: Answering = {
+    chat: options.chat,
+    vision: options.vision ?? "the model reads only text",
+    model: options.model,
+    sessions,
+    access,
+    notices,
+    counts,
+    store,
+    filterSpans: options.filterSpans,
+    onTrace,
+    unenforceable: options.unenforceable ?? "refuse",
+    callTimeoutSeconds: options.callTimeoutSeconds,
+  };
+  const server = createServer({ noDelay: true }, (request, response) => {
+    void answerRequest(new HttpExchange(request, response), answering);
+  });
+  // Longer than clients keep idle connections: closing one could lose a request that is just being sent.
+  server.keepAliveTimeout = 120_000;
+  const own = await listen(server, { host, port, backlog: 4096 }).catch((error: Error) => {
+    const hint = "choose another port; 0 takes any free one";
+    throw new UserError(`the gateway cannot listen on ${host}:${port}: ${error.message}`, { hint, cause: error });
+  });
+  const origin = options.publicUrl?.replace(/\/+$/, "") ?? own;
 
-function numberOf(query: URLSearchParams, name: string): number | undefined {
-  const text = query.get(name);
-  if (text === null) return undefined;
-  const value = Number(text);
-  if (Number.isFinite(value)) return value;
-  throw new GatewayError("invalid_request", `${name} must be a number`);
+  return {
+    origin,
+    localOrigin: own,
+    store,
+    open(opened) {
+      sessions.open(opened);
+      const source = { session: opened.name, attempt: opened.attempt };
+      const apiKey = access.keyOf(source);
+      const as = (role: string | undefined) => {
+        const base = `${origin}${sessionPrefix({ ...source, role })}`;
+        return { baseURL: `${base}/v1`, anthropicBaseURL: base, apiKey };
+      };
+      return {
+        ...as(undefined),
+        as,
+        separateSideCalls: () => sessions.separateSideCalls(source),
+        result: (signal) => sessions.result(source, signal),
+        close: () => sessions.close(opened.name, opened.attempt),
+      };
+    },
+    counts: () => ({ ...noCalls, ...counts }),
+    async close() {
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+      server.closeAllConnections();
+      await closed;
+    },
+  };
 }
 
 // Passes each request to the API that its path names.
@@ -260,115 +309,69 @@ function rightBase({ endpoint, source }: Address): string {
     : `; this client does not add /v1 to its base URL, which must be gateway.baseURL (${base}/v1)`;
 }
 
-// Opens the gateway: an HTTP server whose sessions answer and record model calls.
+// `/admin/...`: sessions, traces and metrics, for clients with the admin token.
 
-export interface GatewayOptions {
-  chat: Chat;
-  /** How the model sees images; default: it reads only text. */
-  vision?: Vision | NoVision;
-  /** The name in the list of models; calls may use any other. */
-  model: string;
-  /** Default 127.0.0.1. */
-  host?: string;
-  /** Default 0: any free port. */
-  port?: number;
-  /** The address of a tunnel or proxy through which agents reach the gateway. Calls need keys unless it is a loopback address. */
-  publicUrl?: string | undefined;
-  /** The token for `/admin`. If other machines can reach the gateway, the keys of sessions derive from it. */
-  adminToken?: string;
-  /** Refuse what only constrained decoding can guarantee, or answer with what was sampled. Default "refuse". */
-  unenforceable?: "refuse" | "allow";
-  /** Opens a session for the first call to its name; without it such calls are refused. */
-  openUnknown?: (source: { session: string; attempt: number }) => OpenSession;
-  store?: TraceStore | undefined;
-  /** Changes spans that `POST /v1/traces` receives before they are stored, such as personal data; null leaves one out. */
-  filterSpans?: TraceFilter | undefined;
-  /** Time limit of one model call. Default: until its session ends. */
-  callTimeoutSeconds?: number;
-  log?: (line: string) => void;
-  /** Gets what `counts()` returns, above zero, as it changes. */
-  counts?: Record<string, number>;
+/** What administration reads. */
+interface Administered {
+  access: Access;
+  sessions: Sessions;
+  counts: Readonly<Record<string, number>>;
+  store: TraceStore | undefined;
 }
 
-const noCalls = {
-  "gateway/calls_ok": 0,
-  "gateway/calls_cancelled": 0,
-  "gateway/calls_failed": 0,
-  "gateway/calls_refused": 0,
+/**
+ * - `GET /admin/sessions`: live sessions, and stored ones if there is a store (`?since`, in milliseconds, `?limit`)
+ * - `GET /admin/traces?session&attempt`, `GET /admin/traces?id`
+ * - `POST /admin/flush`: answers once everything recorded so far is in the file
+ * - `GET /admin/key?session&attempt`: the base path and API key of a session
+ * - `GET /admin/metrics`
+ */
+function answerAdmin(exchange: HttpExchange, endpoint: string, gateway: Administered): void {
+  gateway.access.checkAdmin(exchange);
+  const route = `${exchange.method} ${endpoint}`;
+  const answer = Object.hasOwn(routes, route) ? routes[route] : undefined;
+  if (answer === undefined) throw new GatewayError("not_found", `${route} does not exist`);
+  exchange.sendJson(200, answer(exchange.query, gateway));
+}
+
+const routes: Readonly<Record<string, (query: URLSearchParams, gateway: Administered) => unknown>> = {
+  "GET /admin/sessions": (query, { sessions, store }) => ({
+    live: sessions.live.map(({ name, attempt, startedMs }) => ({ session: name, attempt, startedMs })),
+    stored: store?.sessions({ sinceMs: numberOf(query, "since"), limit: numberOf(query, "limit") }) ?? null,
+  }),
+  "GET /admin/traces": (query, { store }) => {
+    if (store === undefined)
+      throw new GatewayError("not_found", "this gateway does not store traces (see rllm.sdk.store.path)");
+    const id = query.get("id");
+    if (id === null) return { traces: store.traces(sessionOf(query)).map(traceJson) };
+    const trace = store.find(id);
+    if (trace === undefined) throw new GatewayError("not_found", `the trace ${id} does not exist`);
+    return traceJson(trace);
+  },
+  "POST /admin/flush": (_, { store }) => {
+    store?.flush();
+    return store?.counts ?? { waiting: 0, written: 0, lost: 0 };
+  },
+  "GET /admin/key": (query, { access }) => {
+    const source = { ...sessionOf(query), role: undefined };
+    return { path: `${sessionPrefix(source)}/v1`, api_key: access.keyOf(source) };
+  },
+  "GET /admin/metrics": (_, { counts }) => counts,
 };
 
-/**
- * @throws UserError when it cannot listen there, or other machines could use it with the default admin token
- *
- * @example
- * const gateway = await openGateway({ chat, model: "policy" });
- * const { baseURL } = gateway.open({ name: "task-1:0", attempt: 0, session });
- * const client = new OpenAI({ baseURL, apiKey: "any" });
- */
-export async function openGateway(options: GatewayOptions): Promise<Gateway> {
-  const { host = "127.0.0.1", port = 0, adminToken = defaultAdminToken, store } = options;
-  const access = createAccess(host, adminToken, options.publicUrl);
-  const log = options.log ?? (() => {});
-  if (access.reachableAt !== undefined) {
-    log(`the gateway can be reached from other machines at ${access.reachableAt}; every call requires an API key`);
+function sessionOf(query: URLSearchParams): { session: string; attempt: number } {
+  const session = query.get("session");
+  const attempt = Number(query.get("attempt") ?? 0);
+  if (session === null || !Number.isInteger(attempt)) {
+    throw new GatewayError("invalid_request", "session is missing, or attempt is not an integer");
   }
-  const sessions = createSessions(options.openUnknown);
-  const { counts = {} } = options;
-  const notices = createNotices(log, counts);
-  const onTrace = (status: Trace["status"], trace: () => Trace) => {
-    counts[`gateway/calls_${status}`] = (counts[`gateway/calls_${status}`] ?? 0) + 1;
-    store?.trace(trace());
-  };
-  const answering: Answering = {
-    chat: options.chat,
-    vision: options.vision ?? "the model reads only text",
-    model: options.model,
-    sessions,
-    access,
-    notices,
-    counts,
-    store,
-    filterSpans: options.filterSpans,
-    onTrace,
-    unenforceable: options.unenforceable ?? "refuse",
-    callTimeoutSeconds: options.callTimeoutSeconds,
-  };
-  const server = createServer({ noDelay: true }, (request, response) => {
-    void answerRequest(new HttpExchange(request, response), answering);
-  });
-  // Longer than clients keep idle connections: closing one could lose a request that is just being sent.
-  server.keepAliveTimeout = 120_000;
-  const own = await listen(server, { host, port, backlog: 4096 }).catch((error: Error) => {
-    const hint = "choose another port; 0 takes any free one";
-    throw new UserError(`the gateway cannot listen on ${host}:${port}: ${error.message}`, { hint, cause: error });
-  });
-  const origin = options.publicUrl?.replace(/\/+$/, "") ?? own;
+  return { session, attempt };
+}
 
-  return {
-    origin,
-    localOrigin: own,
-    store,
-    open(opened) {
-      sessions.open(opened);
-      const source = { session: opened.name, attempt: opened.attempt };
-      const apiKey = access.keyOf(source);
-      const as = (role: string | undefined) => {
-        const base = `${origin}${sessionPrefix({ ...source, role })}`;
-        return { baseURL: `${base}/v1`, anthropicBaseURL: base, apiKey };
-      };
-      return {
-        ...as(undefined),
-        as,
-        separateSideCalls: () => sessions.separateSideCalls(source),
-        result: (signal) => sessions.result(source, signal),
-        close: () => sessions.close(opened.name, opened.attempt),
-      };
-    },
-    counts: () => ({ ...noCalls, ...counts }),
-    async close() {
-      const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-      server.closeAllConnections();
-      await closed;
-    },
-  };
+function numberOf(query: URLSearchParams, name: string): number | undefined {
+  const text = query.get(name);
+  if (text === null) return undefined;
+  const value = Number(text);
+  if (Number.isFinite(value)) return value;
+  throw new GatewayError("invalid_request", `${name} must be a number`);
 }

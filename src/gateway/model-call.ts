@@ -1,5 +1,4 @@
-/** Executes a model call of any API: samples, records and traces it. */
-
+/** One model call of any API: sampled, recorded, traced, and streamed as text that can no longer change. */
 import { ModelCallError, RolloutEnded } from "../agents/types.ts";
 import { messageOf, UserError } from "../base/errors.ts";
 import { type CallOptions, thoughtAsText } from "../chat/conversation.ts";

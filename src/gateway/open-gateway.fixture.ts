@@ -1,5 +1,4 @@
 /** A gateway over a scripted model, for tests: real HTTP, real clients, no weights. */
-
 import { ownDistribution } from "../backends/engine-parts.ts";
 import type { Chat } from "../chat/types.ts";
 import type { SampleSource } from "../rollout/sample-queue.ts";

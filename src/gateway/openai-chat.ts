@@ -1,4 +1,4 @@
-/** Log-probabilities of sampled tokens in the shapes of OpenAI's APIs. */
+/** OpenAI's chat completions and completions: requests as model calls, replies in their shapes, streams, log-probabilities. */
 import { randomUUID } from "node:crypto";
 import { isObject, zip } from "../base/values.ts";
 import { cutAtStop } from "../chat/conversation.ts";
@@ -36,52 +36,6 @@ import {
   withJsonInstruction,
 } from "./parameters.ts";
 import type { CallContext, ModelCall, Notices } from "./types.ts";
-
-interface TokenLogprob {
-  token: string;
-  logprob: number;
-  /** Null if the token is a part of a character. */
-  bytes: number[] | null;
-}
-
-/** JSON has no infinity. */
-const finite = (logprob: number) => Math.max(logprob, -9999);
-
-function tokenLogprob(chat: Chat, token: number, logprob: number): TokenLogprob {
-  const text = chat.decode([token]);
-  return { token: text, logprob: finite(logprob), bytes: text.includes("\uFFFD") ? null : [...Buffer.from(text)] };
-}
-
-/** `choices[].logprobs.content` of chat completions; likewise of responses. */
-export function chatLogprobs(
-  chat: Chat,
-  { tokens, logprobs, topLogprobs }: Pick<Generated, "tokens" | "logprobs" | "topLogprobs">,
-): (TokenLogprob & { top_logprobs: TokenLogprob[] })[] {
-  return zip(tokens, logprobs).map(([token, logprob], index) => {
-    const top = topLogprobs?.[index];
-    const alternatives = top ? zip(top.tokens, top.logprobs).map(([other, own]) => tokenLogprob(chat, other, own)) : [];
-    return { ...tokenLogprob(chat, token, logprob), top_logprobs: alternatives };
-  });
-}
-
-/** `choices[].logprobs` of completions. */
-function completionLogprobs(chat: Chat, { tokens, logprobs, topLogprobs }: Generated) {
-  const texts = Array.from(tokens, (token) => chat.decode([token]));
-  let offset = 0;
-  return {
-    tokens: texts,
-    token_logprobs: Array.from(logprobs, finite),
-    top_logprobs:
-      topLogprobs?.map((top) =>
-        Object.fromEntries(zip(top.tokens, top.logprobs).map(([token, own]) => [chat.decode([token]), finite(own)])),
-      ) ?? null,
-    text_offset: texts.map((text) => {
-      const start = offset;
-      offset += text.length;
-      return start;
-    }),
-  };
-}
 
 // `POST /v1/chat/completions`
 
@@ -407,4 +361,52 @@ function completionsUsage(replies: readonly Generated[], n: number) {
   const prompt = replies.reduce((sum, { promptTokens }, index) => sum + (index % n === 0 ? promptTokens.length : 0), 0);
   const completion = replies.reduce((sum, { tokens }) => sum + tokens.length, 0);
   return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };
+}
+
+// Log-probabilities of sampled tokens in the shapes of OpenAI's APIs.
+
+interface TokenLogprob {
+  token: string;
+  logprob: number;
+  /** Null if the token is a part of a character. */
+  bytes: number[] | null;
+}
+
+/** JSON has no infinity. */
+const finite = (logprob: number) => Math.max(logprob, -9999);
+
+function tokenLogprob(chat: Chat, token: number, logprob: number): TokenLogprob {
+  const text = chat.decode([token]);
+  return { token: text, logprob: finite(logprob), bytes: text.includes("\uFFFD") ? null : [...Buffer.from(text)] };
+}
+
+/** `choices[].logprobs.content` of chat completions; likewise of responses. */
+export function chatLogprobs(
+  chat: Chat,
+  { tokens, logprobs, topLogprobs }: Pick<Generated, "tokens" | "logprobs" | "topLogprobs">,
+): (TokenLogprob & { top_logprobs: TokenLogprob[] })[] {
+  return zip(tokens, logprobs).map(([token, logprob], index) => {
+    const top = topLogprobs?.[index];
+    const alternatives = top ? zip(top.tokens, top.logprobs).map(([other, own]) => tokenLogprob(chat, other, own)) : [];
+    return { ...tokenLogprob(chat, token, logprob), top_logprobs: alternatives };
+  });
+}
+
+/** `choices[].logprobs` of completions. */
+function completionLogprobs(chat: Chat, { tokens, logprobs, topLogprobs }: Generated) {
+  const texts = Array.from(tokens, (token) => chat.decode([token]));
+  let offset = 0;
+  return {
+    tokens: texts,
+    token_logprobs: Array.from(logprobs, finite),
+    top_logprobs:
+      topLogprobs?.map((top) =>
+        Object.fromEntries(zip(top.tokens, top.logprobs).map(([token, own]) => [chat.decode([token]), finite(own)])),
+      ) ?? null,
+    text_offset: texts.map((text) => {
+      const start = offset;
+      offset += text.length;
+      return start;
+    }),
+  };
 }

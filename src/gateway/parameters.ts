@@ -1,4 +1,7 @@
-/** Reads the parameters of a request: each is typed, and none is ignored silently. */
+/**
+ * What requests of all APIs have in common: parameters, sampling, JSON formats, contents, tools. Each parameter is typed, and none is
+ * ignored silently.
+ */
 import { z } from "zod";
 import { isTemperature, leastTemperature } from "../backends/engine.ts";
 import { withinTime } from "../base/concurrency.ts";
@@ -16,6 +19,8 @@ import {
 import type { GenerateParams } from "../rollout/types.ts";
 import { GatewayError } from "./http.ts";
 import type { CallContext, Notices } from "./types.ts";
+
+// The rules of parameters, and how one is read.
 
 export type Body = Record<string, unknown>;
 

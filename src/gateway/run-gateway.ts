@@ -1,4 +1,4 @@
-/** From which addresses a run fetches images: those of its data, and those that clients of its gateway name. */
+/** The gateway of a run: opened with the settings of `rllm.gateway` and `rllm.sdk`. */
 import { once } from "node:events";
 import { type AddressInfo, createServer } from "node:net";
 import { basename } from "node:path";
@@ -13,14 +13,6 @@ import type { RunFolder } from "../tracking/run-folder.ts";
 import { type GatewayOptions, openGateway } from "./gateway.ts";
 import { createAccess, openTunnel, tunnelPrograms } from "./http.ts";
 import type { Gateway, TraceStore } from "./types.ts";
-
-export const imageFetching = ({ data, rllm }: Config, log: (line: string) => void): Fetching => ({
-  own: addressRules(["*", ...data.image_hosts]),
-  clients: addressRules(rllm.gateway.image_hosts),
-  log,
-});
-
-// Opens the gateway with the settings of `rllm.gateway` and `rllm.sdk`.
 
 export interface OpenRunGatewayOptions {
   config: Config;
@@ -137,3 +129,10 @@ async function openStore({ config, folder, warn }: OpenRunGatewayOptions): Promi
     onProblem: warn,
   });
 }
+
+/** From which addresses a run fetches images: those of its data, and those that clients of its gateway name. */
+export const imageFetching = ({ data, rllm }: Config, log: (line: string) => void): Fetching => ({
+  own: addressRules(["*", ...data.image_hosts]),
+  clients: addressRules(rllm.gateway.image_hosts),
+  log,
+});

@@ -1,8 +1,7 @@
 /**
- * Tells an agent's own conversation from the other calls of its program: titles and summaries, which offer no tools, and
- * subagents, which have another system prompt or other tools. An agent that never offers tools has only its own calls.
+ * The sessions of the gateway, each one attempt of a rollout: how calls find them, which calls are the agent's own, and what rollouts and
+ * gateways without a run do with them. Answers no request itself.
  */
-
 import type { GatewayAddress } from "../agents/types.ts";
 import { ownDistribution } from "../backends/engine-parts.ts";
 import { deriveSeed } from "../base/values.ts";
@@ -17,49 +16,6 @@ import { defaultRole, type SamplingDefaults, type SamplingLimits } from "../roll
 import { sideRoles } from "../trajectories/types.ts";
 import { type CallSource, GatewayError, metadataHeader } from "./http.ts";
 import type { Gateway, LiveSession, OpenSession, SideCalls } from "./types.ts";
-
-/** Shorter replies may be in a prompt by chance. In characters. */
-const shortestSummary = 40;
-
-export function createSideCalls(): SideCalls {
-  /** The system prompt and the tools of the agent's own first call. */
-  let own: string | undefined;
-  const ownReplies = new Set<string>();
-  /** Texts of all replies, which may be summaries, and whether a side call gave them. */
-  const texts = new Map<string, boolean>();
-
-  return {
-    classify(messages, tools) {
-      if (tools.length === 0) return { role: sideRoles.side, presumedSide: true };
-      const replies = messages.filter(({ role }) => role === "assistant").map(signature);
-      const continues = replies.some((reply) => ownReplies.has(reply));
-      const identity = identityOf(messages, tools);
-      own ??= identity;
-      if (!continues && identity !== own) return { role: sideRoles.subagent };
-      if (continues || ownReplies.size === 0) return {};
-      // A reply of the agent's own among the replies is no summary: its calls were changed.
-      const quotes = [...texts].some(([text, isSide]) =>
-        messages.some(({ role, content }) => (isSide || role !== "assistant") && textOf(content).includes(text)),
-      );
-      return quotes ? { compacted: true } : {};
-    },
-    answered(role, reply) {
-      if (role === undefined) ownReplies.add(signature(reply));
-      const text = reply.content.trim();
-      if (text.length >= shortestSummary) texts.set(text, role !== undefined);
-    },
-  };
-}
-
-const signature = ({ content, toolCalls = [] }: Pick<ChatMessage, "content" | "toolCalls">) =>
-  JSON.stringify([textOf(content).trim(), toolCalls.map((call) => [call.name, call.arguments])]);
-
-function identityOf(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): string {
-  const [first] = messages;
-  return JSON.stringify([first?.role === "system" ? textOf(first.content) : "", tools.map(({ name }) => name).sort()]);
-}
-
-// The sessions whose model calls the gateway answers. Each is one attempt of a rollout.
 
 type SessionName = Pick<CallSource, "session" | "attempt">;
 
@@ -187,6 +143,50 @@ export function createSessions(openUnknown?: (source: SessionName) => OpenSessio
 }
 
 const keyOf = (name: string, attempt: number) => `${attempt} ${name}`;
+
+// Tells an agent's own conversation from the other calls of its program: titles and summaries, which offer no tools, and subagents, which
+// have another system prompt or other tools. An agent that never offers tools has only its own calls.
+
+/** Shorter replies may be in a prompt by chance. In characters. */
+const shortestSummary = 40;
+
+export function createSideCalls(): SideCalls {
+  /** The system prompt and the tools of the agent's own first call. */
+  let own: string | undefined;
+  const ownReplies = new Set<string>();
+  /** Texts of all replies, which may be summaries, and whether a side call gave them. */
+  const texts = new Map<string, boolean>();
+
+  return {
+    classify(messages, tools) {
+      if (tools.length === 0) return { role: sideRoles.side, presumedSide: true };
+      const replies = messages.filter(({ role }) => role === "assistant").map(signature);
+      const continues = replies.some((reply) => ownReplies.has(reply));
+      const identity = identityOf(messages, tools);
+      own ??= identity;
+      if (!continues && identity !== own) return { role: sideRoles.subagent };
+      if (continues || ownReplies.size === 0) return {};
+      // A reply of the agent's own among the replies is no summary: its calls were changed.
+      const quotes = [...texts].some(([text, isSide]) =>
+        messages.some(({ role, content }) => (isSide || role !== "assistant") && textOf(content).includes(text)),
+      );
+      return quotes ? { compacted: true } : {};
+    },
+    answered(role, reply) {
+      if (role === undefined) ownReplies.add(signature(reply));
+      const text = reply.content.trim();
+      if (text.length >= shortestSummary) texts.set(text, role !== undefined);
+    },
+  };
+}
+
+const signature = ({ content, toolCalls = [] }: Pick<ChatMessage, "content" | "toolCalls">) =>
+  JSON.stringify([textOf(content).trim(), toolCalls.map((call) => [call.name, call.arguments])]);
+
+function identityOf(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): string {
+  const [first] = messages;
+  return JSON.stringify([first?.role === "system" ? textOf(first.content) : "", tools.map(({ name }) => name).sort()]);
+}
 
 // Attribution without an address: a client that was created once with `gatewayBaseURL()` calls the model for the rollout
 // whose code is running. The global `fetch` sends its calls to that rollout's own address.

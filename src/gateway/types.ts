@@ -1,5 +1,4 @@
 /** What the parts of the gateway share: a session, a call, what is recorded of it, and the gateway as rollouts see it. */
-
 import type Database from "libsql";
 import type { NoVision, Vision } from "../chat/images.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";

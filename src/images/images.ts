@@ -1,4 +1,12 @@
-/** Images as users give them, and as Hone keeps them: once, by the hash of their bytes. */
+/**
+ * Images as users give them and as Hone keeps them: checked from their bytes without decoding, and stored once, by hash.
+ *
+ * A prompt is tokens and media: an entry `{ at, length, hash }` says which tokens stand for which image. The worker determines these tokens
+ * (`put_media`), so TypeScript needs no image processor and the worker gets no text. A range marks the place, because a model may sample
+ * its own image token, which is then an ordinary token; text that contains the placeholder is refused. Conversations are compared by hashes:
+ * two images of the same size have the same tokens. Bytes are sent once; a worker that has dropped some names the missing hashes before it
+ * computes anything, and gets them again. Reward models read text: the score of a conversation with images is unknown.
+ */
 import { createHash } from "node:crypto";
 import { existsSync, statSync } from "node:fs";
 import { readFile } from "node:fs/promises";
@@ -218,8 +226,7 @@ export function requireSize(bytes: number): void {
   throw new UserError(`the image has ${formatBytes(bytes)}; the limit is ${formatBytes(imageLimits.bytes)}`);
 }
 
-// The worker cannot decode an image that passed the checks before.
-
+/** The worker cannot decode an image that passed the checks before. */
 export class UnusableImage extends UserError {
   readonly hash: string;
   readonly reason: string;

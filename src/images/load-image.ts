@@ -1,4 +1,5 @@
-/** Downloads an image from a public or allowed address. */
+/** Reads an image from bytes, a data URL, a file or an address, which is fetched once, and only from hosts that are allowed. */
+
 import { lookup as systemLookup } from "node:dns";
 import { once } from "node:events";
 import { readFile, stat } from "node:fs/promises";
@@ -8,6 +9,7 @@ import { BlockList, isIP, type LookupFunction } from "node:net";
 import { fileURLToPath } from "node:url";
 import { unlessAborted } from "../base/concurrency.ts";
 import { HoneError, messageOf, RunError, UserError } from "../base/errors.ts";
+import { beginningOf } from "../base/text.ts";
 import {
   type ClientImage,
   type ImageSource,
@@ -17,175 +19,6 @@ import {
   requireSize,
   type StoredImage,
 } from "./images.ts";
-
-interface DownloadOptions {
-  rules: AddressRules;
-  /** Resolves names; default: the system's. */
-  resolve?: typeof systemLookup;
-}
-
-const maxRedirects = 5;
-
-/** @throws UserError or RunError, whose sentences continue "the address: " */
-async function download(address: string, options: DownloadOptions): Promise<Uint8Array> {
-  const { fetchSeconds } = imageLimits;
-  const signal = AbortSignal.timeout(fetchSeconds * 1000);
-  try {
-    return await readBody(await follow(new URL(address), options, signal));
-  } catch (error) {
-    if (error instanceof UserError || error instanceof RunError) throw error;
-    if (signal.aborted) throw new RunError(`it did not send an image within ${fetchSeconds} s`, { cause: error });
-    throw new RunError(`it cannot be fetched: ${messageOf(error)}`, { cause: error });
-  }
-}
-
-async function follow(start: URL, options: DownloadOptions, signal: AbortSignal): Promise<IncomingMessage> {
-  let url = start;
-  for (let redirects = 0; redirects <= maxRedirects; redirects++) {
-    const response = await request(url, options, signal);
-    const { statusCode = 0, headers } = response;
-    if (statusCode < 300 || statusCode > 399 || headers.location === undefined) return response;
-    response.destroy();
-    if (!URL.canParse(headers.location, url.href)) throw new UserError("it redirects to an invalid address");
-    url = new URL(headers.location, url);
-  }
-  throw new UserError(`it has more than ${maxRedirects} redirects`);
-}
-
-/** The addresses of a name are checked when the connection is opened, so the name cannot resolve to others then. */
-async function request(
-  url: URL,
-  { rules, resolve = systemLookup }: DownloadOptions,
-  signal: AbortSignal,
-): Promise<IncomingMessage> {
-  const { protocol, hostname, username, password } = url;
-  if (protocol !== "http:" && protocol !== "https:") throw new UserError(`it redirects to ${protocol}`);
-  if (username !== "" || password !== "") throw new UserError("it has a user name or a password");
-  if (!rules.allowsHost(hostname)) throw new UserError(`${hostname} is not an allowed host`);
-  const literal = hostname.replace(/^\[(.*)\]$/, "$1");
-  if (isIP(literal) !== 0 && !rules.allowsIp(literal)) throw notPublic(literal, literal);
-  const lookup: LookupFunction = (name, options, callback) => {
-    resolve(name, { ...options, all: true }, (error, found) => {
-      const allowed = (found ?? []).filter(({ address }) => rules.allowsIp(address));
-      const [first] = allowed;
-      if (error !== null) callback(error, "", 0);
-      else if (first === undefined) callback(notPublic(hostname, found[0]?.address ?? "nothing"), "", 0);
-      else if (options.all) callback(null, allowed);
-      else callback(null, first.address, first.family);
-    });
-  };
-  const get = protocol === "https:" ? overHttps : overHttp;
-  const headers = { accept: "image/png, image/jpeg", "accept-encoding": "identity" };
-  // Without an agent, a connection is never one that other rules allowed.
-  const sent = get(url, { agent: false, headers, lookup, signal });
-  const [response] = (await once(sent, "response")) as [IncomingMessage];
-  // Later errors end the response, whose reader throws them.
-  sent.on("error", () => {});
-  return response;
-}
-
-const notPublic = (hostname: string, ip: string) =>
-  new UserError(hostname === ip ? `${ip} is not a public address` : `${hostname} is ${ip}, which is not public`, {
-    hint: "allow its network with data.image_hosts, for example data.image_hosts=[127.0.0.1]",
-  });
-
-async function readBody(response: IncomingMessage): Promise<Uint8Array> {
-  const { statusCode = 0, headers } = response;
-  if (statusCode < 200 || statusCode > 299) {
-    response.destroy();
-    const text = `it answered ${statusCode} instead of an image`;
-    throw statusCode >= 500 || statusCode === 429 ? new RunError(text) : new UserError(text);
-  }
-  if ((headers["content-encoding"] ?? "identity") !== "identity") {
-    response.destroy();
-    throw new RunError(`it answered in the encoding ${headers["content-encoding"]}, which was not requested`);
-  }
-  const pieces: Uint8Array[] = [];
-  let bytes = 0;
-  for await (const piece of response as AsyncIterable<Uint8Array>) {
-    bytes += piece.length;
-    requireSize(bytes);
-    pieces.push(piece);
-  }
-  return Buffer.concat(pieces);
-}
-
-// Decides which hosts images may be fetched from.
-
-export interface AddressRules {
-  /** Whether the host of an address, as `URL.hostname` spells it, may be named. */
-  allowsHost(hostname: string): boolean;
-  /** Whether a connection to this IP address may be opened: it is public, or in one of the allowed networks. */
-  allowsIp(ip: string): boolean;
-}
-
-/**
- * @param allowed host names (`*`: all, `*.example.com`: those below it), and IP addresses and networks, which are allowed
- * although they are not public
- * @throws UserError naming an entry that is none of these
- *
- * @example
- * addressRules(["images.example.com", "10.1.0.0/16"]);
- */
-export function addressRules(allowed: readonly string[]): AddressRules {
-  const networks = new BlockList();
-  const names = allowed.map((entry) => entry.toLowerCase()).filter((entry) => !addNetwork(networks, entry));
-  const wrong = names.find((name) => !namePattern.test(name));
-  if (wrong !== undefined) {
-    throw new UserError(`"${wrong}" is not a host, an IP address or a network`, {
-      hint: "for example images.example.com, *.example.com, * or 10.1.0.0/16; without a protocol, port or path",
-    });
-  }
-  const allowsName = (host: string) =>
-    names.some((name) => name === "*" || name === host || (name.startsWith("*.") && host.endsWith(name.slice(1))));
-  return {
-    allowsHost(hostname) {
-      const host = hostname.replace(/^\[(.*)\]$/, "$1").replace(/\.$/, "");
-      return allowsName(host) || contains(networks, host);
-    },
-    allowsIp: (ip) => isPublic(ip) || contains(networks, ip),
-  };
-}
-
-const namePattern = /^(\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*)$/;
-
-function addNetwork(networks: BlockList, entry: string): boolean {
-  const [, ip = "", prefix] = /^([0-9a-f.:]+?)(?:\/(\d{1,3}))?$/.exec(entry) ?? [];
-  const family = isIP(ip);
-  if (family === 0 || Number(prefix ?? 0) > (family === 4 ? 32 : 128)) return false;
-  networks.addSubnet(ip, Number(prefix ?? (family === 4 ? 32 : 128)), `ipv${family}` as "ipv4");
-  return true;
-}
-
-function contains(networks: BlockList, ip: string): boolean {
-  const family = isIP(ip);
-  // The zone of a link-local address names an interface of this machine.
-  return family !== 0 && networks.check(ip.replace(/%.*/, ""), `ipv${family}` as "ipv4");
-}
-
-function listOf(networks: readonly string[]): BlockList {
-  const list = new BlockList();
-  for (const network of networks) addNetwork(list, network);
-  return list;
-}
-
-/** The IPv4 addresses that IANA does not list as global, multicast, and the address of Azure's own services. */
-const special4 = listOf([
-  ...["0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"],
-  ...["192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"],
-  ...["224.0.0.0/4", "240.0.0.0/4", "168.63.129.16"],
-]);
-/** Outside of it are loopback, mapped IPv4 addresses, NAT64, private, link-local and multicast addresses. */
-const global6 = listOf(["2000::/3"]);
-/** Teredo and other protocols, documentation, and 6to4, which contains an IPv4 address. */
-const special6 = listOf(["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"]);
-
-function isPublic(ip: string): boolean {
-  if (isIP(ip) === 4) return !contains(special4, ip);
-  return contains(global6, ip) && !contains(special6, ip);
-}
-
-// Reads an image from bytes, a data URL, a file, or an address, which is fetched once.
 
 export interface ImageLoader {
   /**
@@ -342,7 +175,7 @@ async function located<T>(where: string, run: () => T | Promise<T>): Promise<T> 
   }
 }
 
-const shorten = (text: string) => (text.length > 200 ? `${text.slice(0, 200)}...` : text);
+const shorten = (text: string) => beginningOf(text, 200);
 
 const dataUrl = /^data:([^;,]*)((?:;[^;,]*)*),/i;
 
@@ -384,4 +217,177 @@ async function readImageFile<T>(path: string, read: () => Promise<T>): Promise<T
     if (code === "ENOENT" || code === "ENOTDIR") throw new UserError(`the image file ${shorten(path)} does not exist`);
     throw new UserError(`${shorten(path)} cannot be read as an image file: ${code ?? (error as Error).message}`);
   }
+}
+
+// Downloads an image from a public or allowed address.
+
+interface DownloadOptions {
+  rules: AddressRules;
+  /** Resolves names; default: the system's. */
+  resolve?: typeof systemLookup;
+}
+
+const maxRedirects = 5;
+
+/** @throws UserError or RunError, whose sentences continue "the address: " */
+async function download(address: string, options: DownloadOptions): Promise<Uint8Array> {
+  const { fetchSeconds } = imageLimits;
+  const signal = AbortSignal.timeout(fetchSeconds * 1000);
+  try {
+    return await readBody(await follow(new URL(address), options, signal));
+  } catch (error) {
+    if (error instanceof UserError || error instanceof RunError) throw error;
+    if (signal.aborted) throw new RunError(`it did not send an image within ${fetchSeconds} s`, { cause: error });
+    throw new RunError(`it cannot be fetched: ${messageOf(error)}`, { cause: error });
+  }
+}
+
+async function follow(start: URL, options: DownloadOptions, signal: AbortSignal): Promise<IncomingMessage> {
+  let url = start;
+  for (let redirects = 0; redirects <= maxRedirects; redirects++) {
+    const response = await request(url, options, signal);
+    const { statusCode = 0, headers } = response;
+    if (statusCode < 300 || statusCode > 399 || headers.location === undefined) return response;
+    response.destroy();
+    if (!URL.canParse(headers.location, url.href)) throw new UserError("it redirects to an invalid address");
+    url = new URL(headers.location, url);
+  }
+  throw new UserError(`it has more than ${maxRedirects} redirects`);
+}
+
+/** The addresses of a name are checked when the connection is opened, so the name cannot resolve to others then. */
+async function request(
+  url: URL,
+  { rules, resolve = systemLookup }: DownloadOptions,
+  signal: AbortSignal,
+): Promise<IncomingMessage> {
+  const { protocol, hostname, username, password } = url;
+  if (protocol !== "http:" && protocol !== "https:") throw new UserError(`it redirects to ${protocol}`);
+  if (username !== "" || password !== "") throw new UserError("it has a user name or a password");
+  if (!rules.allowsHost(hostname)) throw new UserError(`${hostname} is not an allowed host`);
+  const literal = hostname.replace(/^\[(.*)\]$/, "$1");
+  if (isIP(literal) !== 0 && !rules.allowsIp(literal)) throw notPublic(literal, literal);
+  const lookup: LookupFunction = (name, options, callback) => {
+    resolve(name, { ...options, all: true }, (error, found) => {
+      const allowed = (found ?? []).filter(({ address }) => rules.allowsIp(address));
+      const [first] = allowed;
+      if (error !== null) callback(error, "", 0);
+      else if (first === undefined) callback(notPublic(hostname, found[0]?.address ?? "nothing"), "", 0);
+      else if (options.all) callback(null, allowed);
+      else callback(null, first.address, first.family);
+    });
+  };
+  const get = protocol === "https:" ? overHttps : overHttp;
+  const headers = { accept: "image/png, image/jpeg", "accept-encoding": "identity" };
+  // Without an agent, a connection is never one that other rules allowed.
+  const sent = get(url, { agent: false, headers, lookup, signal });
+  const [response] = (await once(sent, "response")) as [IncomingMessage];
+  // Later errors end the response, whose reader throws them.
+  sent.on("error", () => {});
+  return response;
+}
+
+const notPublic = (hostname: string, ip: string) =>
+  new UserError(hostname === ip ? `${ip} is not a public address` : `${hostname} is ${ip}, which is not public`, {
+    hint: "allow its network with data.image_hosts, for example data.image_hosts=[127.0.0.1]",
+  });
+
+async function readBody(response: IncomingMessage): Promise<Uint8Array> {
+  const { statusCode = 0, headers } = response;
+  if (statusCode < 200 || statusCode > 299) {
+    response.destroy();
+    const text = `it answered ${statusCode} instead of an image`;
+    throw statusCode >= 500 || statusCode === 429 ? new RunError(text) : new UserError(text);
+  }
+  if ((headers["content-encoding"] ?? "identity") !== "identity") {
+    response.destroy();
+    throw new RunError(`it answered in the encoding ${headers["content-encoding"]}, which was not requested`);
+  }
+  const pieces: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const piece of response as AsyncIterable<Uint8Array>) {
+    bytes += piece.length;
+    requireSize(bytes);
+    pieces.push(piece);
+  }
+  return Buffer.concat(pieces);
+}
+
+// Decides which hosts images may be fetched from. Otherwise a client, or a row of a downloaded data set, could send requests into the
+// network of this machine, for example to a cloud's metadata service. An address of a client needs a listed host; one in the user's own
+// data, a public or listed one. Listing a host does not allow its private addresses, so a change of its DNS entry gains nothing. The IP
+// address is checked when the connection opens, after the name is resolved, and again at every redirect; connections are not reused.
+// A client gets the same sentence for every failure; the reason is in the log.
+
+export interface AddressRules {
+  /** Whether the host of an address, as `URL.hostname` spells it, may be named. */
+  allowsHost(hostname: string): boolean;
+  /** Whether a connection to this IP address may be opened: it is public, or in one of the allowed networks. */
+  allowsIp(ip: string): boolean;
+}
+
+/**
+ * @param allowed host names (`*`: all, `*.example.com`: those below it), and IP addresses and networks, which are allowed
+ * although they are not public
+ * @throws UserError naming an entry that is none of these
+ *
+ * @example
+ * addressRules(["images.example.com", "10.1.0.0/16"]);
+ */
+export function addressRules(allowed: readonly string[]): AddressRules {
+  const networks = new BlockList();
+  const names = allowed.map((entry) => entry.toLowerCase()).filter((entry) => !addNetwork(networks, entry));
+  const wrong = names.find((name) => !namePattern.test(name));
+  if (wrong !== undefined) {
+    throw new UserError(`"${wrong}" is not a host, an IP address or a network`, {
+      hint: "for example images.example.com, *.example.com, * or 10.1.0.0/16; without a protocol, port or path",
+    });
+  }
+  const allowsName = (host: string) =>
+    names.some((name) => name === "*" || name === host || (name.startsWith("*.") && host.endsWith(name.slice(1))));
+  return {
+    allowsHost(hostname) {
+      const host = hostname.replace(/^\[(.*)\]$/, "$1").replace(/\.$/, "");
+      return allowsName(host) || contains(networks, host);
+    },
+    allowsIp: (ip) => isPublic(ip) || contains(networks, ip),
+  };
+}
+
+const namePattern = /^(\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*)$/;
+
+function addNetwork(networks: BlockList, entry: string): boolean {
+  const [, ip = "", prefix] = /^([0-9a-f.:]+?)(?:\/(\d{1,3}))?$/.exec(entry) ?? [];
+  const family = isIP(ip);
+  if (family === 0 || Number(prefix ?? 0) > (family === 4 ? 32 : 128)) return false;
+  networks.addSubnet(ip, Number(prefix ?? (family === 4 ? 32 : 128)), `ipv${family}` as "ipv4");
+  return true;
+}
+
+function contains(networks: BlockList, ip: string): boolean {
+  const family = isIP(ip);
+  // The zone of a link-local address names an interface of this machine.
+  return family !== 0 && networks.check(ip.replace(/%.*/, ""), `ipv${family}` as "ipv4");
+}
+
+function listOf(networks: readonly string[]): BlockList {
+  const list = new BlockList();
+  for (const network of networks) addNetwork(list, network);
+  return list;
+}
+
+/** The IPv4 addresses that IANA does not list as global, multicast, and the address of Azure's own services. */
+const special4 = listOf([
+  ...["0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"],
+  ...["192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"],
+  ...["224.0.0.0/4", "240.0.0.0/4", "168.63.129.16"],
+]);
+/** Outside of it are loopback, mapped IPv4 addresses, NAT64, private, link-local and multicast addresses. */
+const global6 = listOf(["2000::/3"]);
+/** Teredo and other protocols, documentation, and 6to4, which contains an IPv4 address. */
+const special6 = listOf(["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"]);
+
+function isPublic(ip: string): boolean {
+  if (isIP(ip) === 4) return !contains(special4, ip);
+  return contains(global6, ip) && !contains(special6, ip);
 }

@@ -5,7 +5,7 @@
 import { inspect } from "node:util";
 import { BadOutcome, ModelCallError, type Outcome } from "../agents/types.ts";
 import { HoneError, RunError, UserError } from "../base/errors.ts";
-import { maskUrls } from "../base/text.ts";
+import { beginningOf, maskUrls } from "../base/text.ts";
 import { ownValue } from "../base/values.ts";
 import type { Task } from "../data/dataset.ts";
 import {
@@ -286,7 +286,7 @@ function entries(value: unknown, name: string): [string, unknown][] {
 
 function show(value: unknown): string {
   const text = typeof value === "object" || typeof value === "string" ? json(value) : String(value);
-  return text.length > 200 ? `${text.slice(0, 200)}...` : text;
+  return beginningOf(text, 200);
 }
 
 function json(value: unknown): string {

@@ -1,9 +1,13 @@
-/** One token from a row of log-probabilities, by the sampling parameters. */
+/**
+ * The arithmetic of the smallest possible language model, one row of logits for each previous token: sampling, outputs, gradients, AdamW.
+ */
 import type { OutputGradient } from "../algorithms/types.ts";
 import type { AdamParams, AdapterSpec, SamplingParams, TokenRows } from "../backends/engine.ts";
 import { uniforms } from "../base/values.ts";
 import { offsetsOf } from "../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
+
+// One token from a row of log-probabilities.
 
 /** Tokens and their log-probabilities, most likely first. */
 export const rankTokens = (logs: Float64Array): { token: number; log: number }[] =>

@@ -1,4 +1,4 @@
-/** A chat whose tokens are characters, so that tests can read tokens without a tokenizer file. */
+/** A model that answers from a script, for users' own tests of agents, workflows and rewards. */
 import type { Workflow } from "../agents/types.ts";
 import type { Sample, SampleOptions, SampleRequest, Sampler, SamplingParams } from "../backends/engine.ts";
 import { ownDistribution } from "../backends/engine-parts.ts";
@@ -19,98 +19,74 @@ import { type OnAgentError, runRollouts } from "../rollout/rollouts.ts";
 import { createSamplingClient, rolloutSeed } from "../rollout/session.ts";
 import type { Episode } from "../trajectories/types.ts";
 
-/** Stands for an image: Unicode's object replacement character. */
-export const imageCharacter = "\uFFFC";
-
-const roles = ["system", "user", "assistant", "tool"] as const;
-/** Ids 0 to 4: the end of a turn, which is also the end of text, and the headers of the four roles. */
-const specials = ["<|end|>", ...roles.map((role) => `<|${role}|>`)];
-const escaped = (text: string) => text.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
-/** Stands for the characters that are not in the alphabet, if the alphabet contains it. */
-const unknown = "\uFFFD";
-
-/** A chat that needs no tokenizer's files. */
-export interface CharacterChat extends Chat {
-  readonly eosId: number;
-  readonly vocabularySize: number;
-  /** The messages of a rendered prompt, without the generation prompt. */
-  messagesOf(tokens: ArrayLike<number>): TextMessage[];
+export interface RunWorkflowOptions<Row> {
+  workflow: Workflow<Row>;
+  rows: readonly Row[];
+  /** The model's replies. */
+  reply: Script;
+  /** Rollouts per row. Default 1. */
+  n?: number;
+  purpose?: "train" | "validate";
+  /** In characters, which are the scripted model's tokens. Both are unlimited by default. */
+  maxPromptLength?: number;
+  maxResponseLength?: number;
+  /** Time limit of a rollout. Default 10. */
+  timeoutSeconds?: number;
+  /** Throw failures, with the row. Default true; false returns episodes with `failure`. */
+  raiseOnError?: boolean;
+  /** Called with each line that the workflow logs. */
+  log?: (text: string) => void;
+  /** Like `rllm.gateway.unenforceable`. Default `"refuse"`. */
+  unenforceable?: "refuse" | "allow";
+  /** Like `rllm.workflow.on_agent_error`. Default: `"fail"` with `raiseOnError`, else `"drop"`. */
+  onAgentError?: OnAgentError;
 }
 
 /**
- * A conversation is rendered as `<|user|>hello<|end|><|assistant|>`; each mark and each character is a token. Tools are
- * offered in a system message at the beginning, thinking is in `<think>`, tool calls are JSON in `<tool_call>`.
+ * Runs a workflow on rows with replies from a function instead of a model.
  *
- * @param alphabet the characters of a small vocabulary, or a list that may also contain whole replies, each of which is one
- * token; by default every Unicode character is a token. Characters that are not in it are read as U+FFFD if that is
+ * @returns episodes by row, then rollout
+ *
+ * @example
+ * const [episode] = await runWorkflow({ workflow, rows: [{ left: 3, right: 8 }], reply: () => "8" });
+ * expect(episode?.trajectories[0]?.reward).toBe(1);
  */
-export function characterChat(alphabet?: Iterable<string>): CharacterChat {
-  const characters = alphabet === undefined ? undefined : [...new Set(alphabet)];
-  const longer = (characters ?? []).filter((piece) => [...piece].length > 1).sort((a, b) => b.length - a.length);
-  const pieces = new RegExp([...specials, ...longer].map(escaped).concat("[^]").join("|"), "gu");
-  const ids = new Map([...specials, ...(characters ?? [])].map((piece, id) => [piece, id]));
-
-  function toId(piece: string): number {
-    const id =
-      ids.get(piece) ?? ids.get(unknown) ?? (characters ? undefined : specials.length + (piece.codePointAt(0) ?? 0));
-    if (id !== undefined) return id;
-    throw new UserError(`the character ${JSON.stringify(piece)} is not in the alphabet ${JSON.stringify(alphabet)}`);
+export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promise<Episode[]> {
+  const { workflow, rows, reply, n = 1, purpose = "validate", timeoutSeconds = 10, raiseOnError = true } = options;
+  const { maxPromptLength = Number.MAX_SAFE_INTEGER, maxResponseLength = Number.MAX_SAFE_INTEGER } = options;
+  const { onAgentError = raiseOnError ? "fail" : "drop" } = options;
+  const scripted = scriptedSampler(reply);
+  const client = createSamplingClient({
+    ...scripted,
+    defaults: ownDistribution,
+    limits: { maxPromptLength, maxResponseLength },
+    seedFor: rolloutSeed(0),
+  });
+  const tasks: Task<Row>[] = rows.map((row, index) => ({ id: `row/${index}`, row, origin: `row ${index}` }));
+  const gateway = await openGateway({
+    chat: scripted.chat,
+    vision: scripted.vision,
+    model: "policy",
+    unenforceable: options.unenforceable ?? "refuse",
+  });
+  try {
+    return await runRollouts({
+      tasks,
+      n,
+      workflow,
+      client,
+      purpose,
+      timeoutSeconds,
+      raiseOnError,
+      onAgentError,
+      gateway: rolloutGateway(gateway, { prefix: "", enforceSampling: purpose === "train" }),
+      nParallelTasks: 256,
+      onLog: ({ text }) => options.log?.(text),
+      retryLimit: 0,
+    });
+  } finally {
+    await gateway.close();
   }
-  function toPiece(id: number): string {
-    const index = id - specials.length;
-    if (index < 0) return specials[id] ?? "";
-    if (characters) return characters[index] ?? "";
-    return index <= 0x10ffff ? String.fromCodePoint(index) : "";
-  }
-  const encode = (text: string) => Int32Array.from(text.match(pieces) ?? [], toId);
-  const decode: Chat["decode"] = (tokens, { skipSpecial = false } = {}) =>
-    Array.from(tokens, (id) => (skipSpecial && id < specials.length ? "" : toPiece(id))).join("");
-  return {
-    ...assembleChat({
-      encode,
-      decode,
-      renderText,
-      specials,
-      format: { thinking: thinkTags, calls: hermes },
-      ids: { bos: null, eos: 0, pad: null },
-    }),
-    eosId: 0,
-    vocabularySize: specials.length + (characters?.length ?? 0x110000),
-    messagesOf(tokens) {
-      const messages: TextMessage[] = [];
-      let open: TextMessage | undefined;
-      for (const id of Array.from(tokens)) {
-        const role = roles[id - 1];
-        if (role) open = { role, content: "" };
-        else if (id === 0 && open) {
-          messages.push(open);
-          open = undefined;
-        } else if (open) open.content += toPiece(id);
-      }
-      return messages;
-    },
-  };
-}
-
-function renderText(
-  messages: readonly ChatMessage[],
-  { tools = [], addGenerationPrompt = true }: RenderOptions,
-): string {
-  const offered = tools.length > 0 ? `<|system|>tools: ${JSON.stringify(tools.map(toTemplateTool))}<|end|>` : "";
-  const written = messages.map((message) => `<|${message.role}|>${contentOf(message)}<|end|>`).join("");
-  return offered + written + (addGenerationPrompt ? "<|assistant|>" : "");
-}
-
-function contentOf({ content, reasoning, toolCalls = [] }: ChatMessage): string {
-  const thinking = reasoning ? `<think>${reasoning}</think>` : "";
-  const calls = toolCalls.map(
-    ({ name, arguments: given }) => `<tool_call>${JSON.stringify({ name, arguments: given })}</tool_call>`,
-  );
-  const parts =
-    typeof content === "string"
-      ? [content]
-      : content.map((part) => (part.type === "text" ? part.text : imageCharacter));
-  return thinking + parts.join("") + calls.join("");
 }
 
 // A sampler that answers from a script: for testing agents, workflows and rewards without a model.
@@ -238,74 +214,98 @@ const whenAborted = (signal: AbortSignal | undefined) =>
     signal?.addEventListener("abort", () => resolve(undefined), { once: true });
   });
 
-// Runs a workflow with a scripted model as training does with a real one, for users' own tests.
+// A chat whose tokens are characters, so that tests can read tokens without a tokenizer file.
 
-export interface RunWorkflowOptions<Row> {
-  workflow: Workflow<Row>;
-  rows: readonly Row[];
-  /** The model's replies. */
-  reply: Script;
-  /** Rollouts per row. Default 1. */
-  n?: number;
-  purpose?: "train" | "validate";
-  /** In characters, which are the scripted model's tokens. Both are unlimited by default. */
-  maxPromptLength?: number;
-  maxResponseLength?: number;
-  /** Time limit of a rollout. Default 10. */
-  timeoutSeconds?: number;
-  /** Throw failures, with the row. Default true; false returns episodes with `failure`. */
-  raiseOnError?: boolean;
-  /** Called with each line that the workflow logs. */
-  log?: (text: string) => void;
-  /** Like `rllm.gateway.unenforceable`. Default `"refuse"`. */
-  unenforceable?: "refuse" | "allow";
-  /** Like `rllm.workflow.on_agent_error`. Default: `"fail"` with `raiseOnError`, else `"drop"`. */
-  onAgentError?: OnAgentError;
+/** Stands for an image: Unicode's object replacement character. */
+export const imageCharacter = "\uFFFC";
+
+const roles = ["system", "user", "assistant", "tool"] as const;
+/** Ids 0 to 4: the end of a turn, which is also the end of text, and the headers of the four roles. */
+const specials = ["<|end|>", ...roles.map((role) => `<|${role}|>`)];
+const escaped = (text: string) => text.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
+/** Stands for the characters that are not in the alphabet, if the alphabet contains it. */
+const unknown = "\uFFFD";
+
+/** A chat that needs no tokenizer's files. */
+export interface CharacterChat extends Chat {
+  readonly eosId: number;
+  readonly vocabularySize: number;
+  /** The messages of a rendered prompt, without the generation prompt. */
+  messagesOf(tokens: ArrayLike<number>): TextMessage[];
 }
 
 /**
- * Runs a workflow on rows with replies from a function instead of a model.
+ * A conversation is rendered as `<|user|>hello<|end|><|assistant|>`; each mark and each character is a token. Tools are
+ * offered in a system message at the beginning, thinking is in `<think>`, tool calls are JSON in `<tool_call>`.
  *
- * @returns episodes by row, then rollout
- *
- * @example
- * const [episode] = await runWorkflow({ workflow, rows: [{ left: 3, right: 8 }], reply: () => "8" });
- * expect(episode?.trajectories[0]?.reward).toBe(1);
+ * @param alphabet the characters of a small vocabulary, or a list that may also contain whole replies, each of which is one
+ * token; by default every Unicode character is a token. Characters that are not in it are read as U+FFFD if that is
  */
-export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promise<Episode[]> {
-  const { workflow, rows, reply, n = 1, purpose = "validate", timeoutSeconds = 10, raiseOnError = true } = options;
-  const { maxPromptLength = Number.MAX_SAFE_INTEGER, maxResponseLength = Number.MAX_SAFE_INTEGER } = options;
-  const { onAgentError = raiseOnError ? "fail" : "drop" } = options;
-  const scripted = scriptedSampler(reply);
-  const client = createSamplingClient({
-    ...scripted,
-    defaults: ownDistribution,
-    limits: { maxPromptLength, maxResponseLength },
-    seedFor: rolloutSeed(0),
-  });
-  const tasks: Task<Row>[] = rows.map((row, index) => ({ id: `row/${index}`, row, origin: `row ${index}` }));
-  const gateway = await openGateway({
-    chat: scripted.chat,
-    vision: scripted.vision,
-    model: "policy",
-    unenforceable: options.unenforceable ?? "refuse",
-  });
-  try {
-    return await runRollouts({
-      tasks,
-      n,
-      workflow,
-      client,
-      purpose,
-      timeoutSeconds,
-      raiseOnError,
-      onAgentError,
-      gateway: rolloutGateway(gateway, { prefix: "", enforceSampling: purpose === "train" }),
-      nParallelTasks: 256,
-      onLog: ({ text }) => options.log?.(text),
-      retryLimit: 0,
-    });
-  } finally {
-    await gateway.close();
+export function characterChat(alphabet?: Iterable<string>): CharacterChat {
+  const characters = alphabet === undefined ? undefined : [...new Set(alphabet)];
+  const longer = (characters ?? []).filter((piece) => [...piece].length > 1).sort((a, b) => b.length - a.length);
+  const pieces = new RegExp([...specials, ...longer].map(escaped).concat("[^]").join("|"), "gu");
+  const ids = new Map([...specials, ...(characters ?? [])].map((piece, id) => [piece, id]));
+
+  function toId(piece: string): number {
+    const id =
+      ids.get(piece) ?? ids.get(unknown) ?? (characters ? undefined : specials.length + (piece.codePointAt(0) ?? 0));
+    if (id !== undefined) return id;
+    throw new UserError(`the character ${JSON.stringify(piece)} is not in the alphabet ${JSON.stringify(alphabet)}`);
   }
+  function toPiece(id: number): string {
+    const index = id - specials.length;
+    if (index < 0) return specials[id] ?? "";
+    if (characters) return characters[index] ?? "";
+    return index <= 0x10ffff ? String.fromCodePoint(index) : "";
+  }
+  const encode = (text: string) => Int32Array.from(text.match(pieces) ?? [], toId);
+  const decode: Chat["decode"] = (tokens, { skipSpecial = false } = {}) =>
+    Array.from(tokens, (id) => (skipSpecial && id < specials.length ? "" : toPiece(id))).join("");
+  return {
+    ...assembleChat({
+      encode,
+      decode,
+      renderText,
+      specials,
+      format: { thinking: thinkTags, calls: hermes },
+      ids: { bos: null, eos: 0, pad: null },
+    }),
+    eosId: 0,
+    vocabularySize: specials.length + (characters?.length ?? 0x110000),
+    messagesOf(tokens) {
+      const messages: TextMessage[] = [];
+      let open: TextMessage | undefined;
+      for (const id of Array.from(tokens)) {
+        const role = roles[id - 1];
+        if (role) open = { role, content: "" };
+        else if (id === 0 && open) {
+          messages.push(open);
+          open = undefined;
+        } else if (open) open.content += toPiece(id);
+      }
+      return messages;
+    },
+  };
+}
+
+function renderText(
+  messages: readonly ChatMessage[],
+  { tools = [], addGenerationPrompt = true }: RenderOptions,
+): string {
+  const offered = tools.length > 0 ? `<|system|>tools: ${JSON.stringify(tools.map(toTemplateTool))}<|end|>` : "";
+  const written = messages.map((message) => `<|${message.role}|>${contentOf(message)}<|end|>`).join("");
+  return offered + written + (addGenerationPrompt ? "<|assistant|>" : "");
+}
+
+function contentOf({ content, reasoning, toolCalls = [] }: ChatMessage): string {
+  const thinking = reasoning ? `<think>${reasoning}</think>` : "";
+  const calls = toolCalls.map(
+    ({ name, arguments: given }) => `<tool_call>${JSON.stringify({ name, arguments: given })}</tool_call>`,
+  );
+  const parts =
+    typeof content === "string"
+      ? [content]
+      : content.map((part) => (part.type === "text" ? part.text : imageCharacter));
+  return thinking + parts.join("") + calls.join("");
 }

@@ -1,4 +1,4 @@
-/** A tabular policy on disk: one JSON file in a folder that is either complete or absent. */
+/** A whole engine without Python: a bigram model over characters, for tests of trainers, losses and rewards that learn. */
 import { existsSync } from "node:fs";
 import { mkdir, readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -39,140 +39,76 @@ import {
 } from "./bigram-table.ts";
 import { type CharacterChat, characterChat } from "./scripted.ts";
 
-const numbers = z.array(z.number()).transform((list) => Float64Array.from(list));
-const schema = z.strictObject({
-  version: z.int(),
-  parameters: numbers,
-  steps: z.int(),
-  first: numbers,
-  second: numbers,
-});
-
-interface TabularState extends AdamState {
-  /** Version of the published weights. */
-  version: number;
-  parameters: Float64Array;
+export interface TabularEngineOptions {
+  /** The characters that the model can read and write, or a list that also has whole replies; a handful keeps the table small. */
+  alphabet: Iterable<string>;
+  /** The base model's logit of the token `next` after `previous`. Default 0: every token is as likely as any other. */
+  logit?: (next: number, previous: number) => number;
 }
 
-/** @throws UserError when `dir` exists */
-async function saveTabularState(dir: string, state: TabularState): Promise<void> {
-  if (existsSync(dir)) throw new UserError(`${dir} already exists`);
-  const partial = temporaryName(dir);
-  await mkdir(partial, { recursive: true });
-  const plain = (_key: string, value: unknown) => (value instanceof Float64Array ? [...value] : value);
-  await writeFile(join(partial, "state.json"), JSON.stringify(state, plain));
-  await rename(partial, dir);
-}
+const capabilities: Capabilities = {
+  engine: "tabular",
+  sampleLogprobs: "raw",
+  adapters: ["lora", "full", "none"],
+  // The engine's only base model.
+  loraTargets: ["attn", "mlp", "unembed"],
+  outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely", "draws"],
+  sampling: [
+    ...(["top_p", "top_k", "min_p", "stop_ids", "stop_strings", "seed"] as const),
+    ...(["prompt_logprobs", "top_logprobs", "tempered_logprobs"] as const),
+    ...(["abort", "tokens_streamed"] as const),
+  ],
+  multiplePolicies: true,
+  otherModels: false,
+  frozenSampler: { lora: true, full: true },
+  exports: [],
+  images: false,
+};
 
-/** @throws UserError when there is no state in `dir`, or one of another number of parameters */
-async function loadTabularState(dir: string, count: number): Promise<TabularState> {
-  const file = join(dir, "state.json");
-  if (!existsSync(file)) throw new UserError(`no state.json in ${dir}`);
-  const parsed = schema.safeParse(JSON.parse(await readFile(file, "utf8")));
-  if (!parsed.success) throw new UserError(`${file} is not a tabular policy's state: ${z.prettifyError(parsed.error)}`);
-  const { length } = parsed.data.parameters;
-  if (length !== count) throw new UserError(`${file} contains ${length} parameters, but this policy has ${count}`);
-  return parsed.data;
-}
-
-// Sampling from a bigram table, all sequences of a call in step, one token each.
-
-interface Row {
-  index: number;
-  request: SampleRequest;
-  last: number;
-  tokens: number[];
-  logprobs: number[];
-  top: { tokens: Int32Array; logprobs: Float32Array }[];
-  uniform: () => number;
-}
-
-/** @param table the loaded weights, which must not change while this samples */
-async function* tabularSample(
-  table: Table,
-  chat: CharacterChat,
-  policyVersion: number,
-  requests: readonly SampleRequest[],
-  { signal, onToken }: SampleOptions = {},
-): AsyncGenerator<Sample, void, undefined> {
+/**
+ * The model knows the previous token only, so it can learn which characters to answer with, not to read a prompt.
+ * Log-probabilities, entropies and gradients are exact in float64.
+ *
+ * @example
+ * const engine = tabularEngine({ alphabet: "abc" });
+ * const policy = await engine.createPolicy({ adapter: { kind: "full" } });
+ */
+export function tabularEngine({
+  alphabet,
+  logit = () => 0,
+}: TabularEngineOptions): Engine & { readonly chat: CharacterChat } {
+  const chat = characterChat(alphabet);
   const size = chat.vocabularySize;
-  let live: Row[] = requests.map((request, index) => ({
-    index,
-    request,
-    last: request.prompt.at(-1)!,
-    tokens: [],
-    logprobs: [],
-    top: [],
-    uniform: uniforms(request.params.seed),
-  }));
-  while (live.length > 0) {
-    // An abort can arrive between two tokens.
-    await setImmediate();
-    const going: Row[] = [];
-    for (const row of live) {
-      const aborted = signal?.aborted || row.request.signal?.aborted;
-      if (!aborted) step(row);
-      const stopReason = aborted ? "aborted" : whyStopped(row, chat);
-      if (stopReason) yield toSample(row, stopReason);
-      else going.push(row);
-    }
-    live = going;
-  }
-
-  function step(row: Row): void {
-    const logs = logProbabilities(table, size, row.last);
-    const token = drawToken(logs, row.request.params, row.uniform());
-    row.last = token;
-    row.tokens.push(token);
-    const reported = row.request.temperedLogprobs ? tempered(logs, row.request.params.temperature) : logs;
-    const logprob = reported[token]!;
-    row.logprobs.push(logprob);
-    if (row.request.topLogprobs) row.top.push(mostLikely(reported, row.request.topLogprobs));
-    onToken?.(row.index, token, Math.fround(logprob));
-  }
-
-  function toSample({ index, request, tokens, logprobs, top }: Row, stopReason: Sample["stopReason"]): Sample {
-    const sample: Sample = {
-      request: index,
-      tokens: Int32Array.from(tokens),
-      logprobs: Float32Array.from(logprobs),
-      stopReason,
-      policyVersion,
-    };
-    if (request.promptLogprobs) sample.promptLogprobs = promptLogprobs(table, size, request.prompt);
-    if (request.topLogprobs) sample.topLogprobs = top;
-    return sample;
-  }
-}
-
-function whyStopped({ request: { params }, tokens, last }: Row, chat: CharacterChat): "stop" | "length" | undefined {
-  const ended = params.stopIds.includes(last) || (last === chat.eosId && !params.ignoreEos);
-  if (ended) return "stop";
-  if (params.stopStrings.length > 0) {
-    const text = chat.decode(tokens);
-    if (params.stopStrings.some((stop) => text.includes(stop))) return "stop";
-  }
-  return tokens.length >= params.maxTokens ? "length" : undefined;
-}
-
-/** Log-probabilities at a temperature; greedy counts as 1. */
-function tempered(logs: Float64Array, temperature: number): Float64Array {
-  const scaled = temperature === 0 ? logs : logs.map((log) => log / temperature);
-  return logProbabilities(scaled, scaled.length, 0);
-}
-
-function mostLikely(logs: Float64Array, count: number): { tokens: Int32Array; logprobs: Float32Array } {
-  const ranked = rankTokens(logs).slice(0, count);
+  const base = Float64Array.from({ length: size * size }, (_, index) => logit(index % size, Math.floor(index / size)));
   return {
-    tokens: Int32Array.from(ranked, ({ token }) => token),
-    logprobs: Float32Array.from(ranked, ({ log }) => log),
+    chat,
+    capabilities,
+    versions: {},
+    model: {
+      name: "tabular",
+      directory: "",
+      architecture: "bigram",
+      parameters: size * size,
+      vocabularySize: size,
+      maxLength: Number.MAX_SAFE_INTEGER,
+      eosTokenIds: [chat.eosId],
+      dtype: "float64",
+      device: "cpu",
+      attention: "packed",
+    },
+    createPolicy: async ({ adapter }) => tabularPolicy(base, chat, adapter),
+    async createLearner(spec) {
+      const { adapter, head } = spec;
+      requireCreatable(capabilities, spec);
+      if (head === undefined) return tabularPolicy(base, chat, adapter).learner;
+      if (adapter.kind !== "none") return tabularCritic(size);
+      throw new UserError("the base model cannot have a value head, because it is not trained");
+    },
+    stats: async () => ({}),
+    waitingFor: () => [],
+    close: async () => {},
   };
 }
-
-const promptLogprobs = (table: Table, size: number, prompt: Int32Array) =>
-  Float32Array.from(prompt, (token, position) =>
-    position === 0 ? Number.NaN : logProbabilities(table, size, prompt[position - 1]!)[token]!,
-  );
 
 // A bigram table that learns: exact outputs and gradients, AdamW, published weights.
 
@@ -326,75 +262,139 @@ function tabularCritic(size: number): Learner {
   };
 }
 
-// A whole engine without Python: a bigram model over characters, for tests of trainers, losses and rewards that learn.
+// Sampling from a bigram table, all sequences of a call in step, one token each.
 
-export interface TabularEngineOptions {
-  /** The characters that the model can read and write, or a list that also has whole replies; a handful keeps the table small. */
-  alphabet: Iterable<string>;
-  /** The base model's logit of the token `next` after `previous`. Default 0: every token is as likely as any other. */
-  logit?: (next: number, previous: number) => number;
+interface Row {
+  index: number;
+  request: SampleRequest;
+  last: number;
+  tokens: number[];
+  logprobs: number[];
+  top: { tokens: Int32Array; logprobs: Float32Array }[];
+  uniform: () => number;
 }
 
-const capabilities: Capabilities = {
-  engine: "tabular",
-  sampleLogprobs: "raw",
-  adapters: ["lora", "full", "none"],
-  // The engine's only base model.
-  loraTargets: ["attn", "mlp", "unembed"],
-  outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely", "draws"],
-  sampling: [
-    ...(["top_p", "top_k", "min_p", "stop_ids", "stop_strings", "seed"] as const),
-    ...(["prompt_logprobs", "top_logprobs", "tempered_logprobs"] as const),
-    ...(["abort", "tokens_streamed"] as const),
-  ],
-  multiplePolicies: true,
-  otherModels: false,
-  frozenSampler: { lora: true, full: true },
-  exports: [],
-  images: false,
-};
-
-/**
- * The model knows the previous token only, so it can learn which characters to answer with, not to read a prompt.
- * Log-probabilities, entropies and gradients are exact in float64.
- *
- * @example
- * const engine = tabularEngine({ alphabet: "abc" });
- * const policy = await engine.createPolicy({ adapter: { kind: "full" } });
- */
-export function tabularEngine({
-  alphabet,
-  logit = () => 0,
-}: TabularEngineOptions): Engine & { readonly chat: CharacterChat } {
-  const chat = characterChat(alphabet);
+/** @param table the loaded weights, which must not change while this samples */
+async function* tabularSample(
+  table: Table,
+  chat: CharacterChat,
+  policyVersion: number,
+  requests: readonly SampleRequest[],
+  { signal, onToken }: SampleOptions = {},
+): AsyncGenerator<Sample, void, undefined> {
   const size = chat.vocabularySize;
-  const base = Float64Array.from({ length: size * size }, (_, index) => logit(index % size, Math.floor(index / size)));
+  let live: Row[] = requests.map((request, index) => ({
+    index,
+    request,
+    last: request.prompt.at(-1)!,
+    tokens: [],
+    logprobs: [],
+    top: [],
+    uniform: uniforms(request.params.seed),
+  }));
+  while (live.length > 0) {
+    // An abort can arrive between two tokens.
+    await setImmediate();
+    const going: Row[] = [];
+    for (const row of live) {
+      const aborted = signal?.aborted || row.request.signal?.aborted;
+      if (!aborted) step(row);
+      const stopReason = aborted ? "aborted" : whyStopped(row, chat);
+      if (stopReason) yield toSample(row, stopReason);
+      else going.push(row);
+    }
+    live = going;
+  }
+
+  function step(row: Row): void {
+    const logs = logProbabilities(table, size, row.last);
+    const token = drawToken(logs, row.request.params, row.uniform());
+    row.last = token;
+    row.tokens.push(token);
+    const reported = row.request.temperedLogprobs ? tempered(logs, row.request.params.temperature) : logs;
+    const logprob = reported[token]!;
+    row.logprobs.push(logprob);
+    if (row.request.topLogprobs) row.top.push(mostLikely(reported, row.request.topLogprobs));
+    onToken?.(row.index, token, Math.fround(logprob));
+  }
+
+  function toSample({ index, request, tokens, logprobs, top }: Row, stopReason: Sample["stopReason"]): Sample {
+    const sample: Sample = {
+      request: index,
+      tokens: Int32Array.from(tokens),
+      logprobs: Float32Array.from(logprobs),
+      stopReason,
+      policyVersion,
+    };
+    if (request.promptLogprobs) sample.promptLogprobs = promptLogprobs(table, size, request.prompt);
+    if (request.topLogprobs) sample.topLogprobs = top;
+    return sample;
+  }
+}
+
+function whyStopped({ request: { params }, tokens, last }: Row, chat: CharacterChat): "stop" | "length" | undefined {
+  const ended = params.stopIds.includes(last) || (last === chat.eosId && !params.ignoreEos);
+  if (ended) return "stop";
+  if (params.stopStrings.length > 0) {
+    const text = chat.decode(tokens);
+    if (params.stopStrings.some((stop) => text.includes(stop))) return "stop";
+  }
+  return tokens.length >= params.maxTokens ? "length" : undefined;
+}
+
+/** Log-probabilities at a temperature; greedy counts as 1. */
+function tempered(logs: Float64Array, temperature: number): Float64Array {
+  const scaled = temperature === 0 ? logs : logs.map((log) => log / temperature);
+  return logProbabilities(scaled, scaled.length, 0);
+}
+
+function mostLikely(logs: Float64Array, count: number): { tokens: Int32Array; logprobs: Float32Array } {
+  const ranked = rankTokens(logs).slice(0, count);
   return {
-    chat,
-    capabilities,
-    versions: {},
-    model: {
-      name: "tabular",
-      directory: "",
-      architecture: "bigram",
-      parameters: size * size,
-      vocabularySize: size,
-      maxLength: Number.MAX_SAFE_INTEGER,
-      eosTokenIds: [chat.eosId],
-      dtype: "float64",
-      device: "cpu",
-      attention: "packed",
-    },
-    createPolicy: async ({ adapter }) => tabularPolicy(base, chat, adapter),
-    async createLearner(spec) {
-      const { adapter, head } = spec;
-      requireCreatable(capabilities, spec);
-      if (head === undefined) return tabularPolicy(base, chat, adapter).learner;
-      if (adapter.kind !== "none") return tabularCritic(size);
-      throw new UserError("the base model cannot have a value head, because it is not trained");
-    },
-    stats: async () => ({}),
-    waitingFor: () => [],
-    close: async () => {},
+    tokens: Int32Array.from(ranked, ({ token }) => token),
+    logprobs: Float32Array.from(ranked, ({ log }) => log),
   };
+}
+
+const promptLogprobs = (table: Table, size: number, prompt: Int32Array) =>
+  Float32Array.from(prompt, (token, position) =>
+    position === 0 ? Number.NaN : logProbabilities(table, size, prompt[position - 1]!)[token]!,
+  );
+
+// A tabular policy on disk: one JSON file in a folder that is either complete or absent.
+
+const numbers = z.array(z.number()).transform((list) => Float64Array.from(list));
+const schema = z.strictObject({
+  version: z.int(),
+  parameters: numbers,
+  steps: z.int(),
+  first: numbers,
+  second: numbers,
+});
+
+interface TabularState extends AdamState {
+  /** Version of the published weights. */
+  version: number;
+  parameters: Float64Array;
+}
+
+/** @throws UserError when `dir` exists */
+async function saveTabularState(dir: string, state: TabularState): Promise<void> {
+  if (existsSync(dir)) throw new UserError(`${dir} already exists`);
+  const partial = temporaryName(dir);
+  await mkdir(partial, { recursive: true });
+  const plain = (_key: string, value: unknown) => (value instanceof Float64Array ? [...value] : value);
+  await writeFile(join(partial, "state.json"), JSON.stringify(state, plain));
+  await rename(partial, dir);
+}
+
+/** @throws UserError when there is no state in `dir`, or one of another number of parameters */
+async function loadTabularState(dir: string, count: number): Promise<TabularState> {
+  const file = join(dir, "state.json");
+  if (!existsSync(file)) throw new UserError(`no state.json in ${dir}`);
+  const parsed = schema.safeParse(JSON.parse(await readFile(file, "utf8")));
+  if (!parsed.success) throw new UserError(`${file} is not a tabular policy's state: ${z.prettifyError(parsed.error)}`);
+  const { length } = parsed.data.parameters;
+  if (length !== count) throw new UserError(`${file} contains ${length} parameters, but this policy has ${count}`);
+  return parsed.data;
 }

@@ -1,4 +1,7 @@
-/** How many columns of a terminal a text takes, and text cut to a number of columns. */
+/**
+ * Lines of text for the console and other commands: steps, events, plots made of characters, colors. Pure, but for the colors of the
+ * terminal.
+ */
 import { isAbsolute, relative } from "node:path";
 import pc from "picocolors";
 import { formatBytes } from "../base/files.ts";
@@ -13,6 +16,8 @@ import {
   type RunEvent,
   stepSummary,
 } from "./events.ts";
+
+// How many columns of a terminal a text takes, and text cut to a number of columns.
 
 /** Letters of East Asian scripts and pictures take two columns (Unicode's wide and fullwidth ranges, in short). */
 const wide =
@@ -198,8 +203,7 @@ export function fit(segments: readonly Segment[], width: number): string {
 const lineOf = (segments: readonly Segment[]) =>
   segments.map(({ text, close }, index) => (index === 0 ? text : `${close ? " " : "  "}${text}`)).join("");
 
-// Events as sentences for a log, without colors. Null for events that need no line.
-
+/** Events as sentences for a log, without colors. Null for events that need no line. */
 export function describeEvent(event: RunEvent): string | null {
   switch (event.type) {
     case "run-start": {

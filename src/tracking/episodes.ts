@@ -1,5 +1,4 @@
-/** Reads an episode from the JSON that `toJson` writes, and checks everything that the viewer reads. */
-
+/** Episodes as the run folder keeps them: read and checked, and written for tools that read rLLM's episode logger. */
 import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { z } from "zod";
@@ -7,6 +6,8 @@ import { makeFolder, writeWhole } from "../base/files.ts";
 import { sortedJson } from "../base/values.ts";
 import { type Episode, type Step, type Trajectory, trials } from "../trajectories/types.ts";
 import { isShallow, jsonNumber, name, numbersOf, parseLine, readNumber, type TokenValues } from "./json-lines.ts";
+
+// Reads an episode from the JSON that `toJson` writes, and checks everything that the viewer reads.
 
 /**
  * `advantage`: one of the trajectory, or for each step one, or one per token. `training`: what the update computed for the

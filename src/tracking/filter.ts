@@ -1,8 +1,13 @@
-/** The fields of the filter language, and their columns in the index. */
+/**
+ * The filter language over episodes, such as `reward<0.2 and role=judge`: its fields, its grammar, and its translation to SQL on the
+ * viewer's index. The page and `hone view` share it.
+ */
 import { UserError } from "../base/errors.ts";
 import { nearest } from "../base/text.ts";
 import { ownValue } from "../base/values.ts";
 import { failureKinds, terminationReasons } from "../trajectories/types.ts";
+
+// The fields, and their columns in the index.
 
 export interface Field {
   type: "number" | "text" | "boolean";

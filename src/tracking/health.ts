@@ -1,4 +1,4 @@
-/** Health rules, and what they remember of earlier steps. */
+/** Health rules: the metrics of steps become sentences that say what goes wrong, and the key that fixes it. */
 import { mean, standardDeviation } from "../base/values.ts";
 import type { Config } from "../config/schema.ts";
 import { valueAt } from "../config/tree.ts";
@@ -6,6 +6,8 @@ import { backendSettings } from "../config/verl-keys.ts";
 import { isMismatch, sequenceCauses } from "../trajectories/batch.ts";
 import { lengthLimits } from "../trajectories/types.ts";
 import { type Metrics, rolesOf, stepSummary } from "./events.ts";
+
+// What rules remember of earlier steps.
 
 interface Observation {
   metrics: Metrics;

@@ -2,6 +2,14 @@
  * The journal of a run: events.jsonl, one line `{seq, time, kind, ...}` per event, appended and never changed. `seq` counts
  * from 1 and continues after a resume; `time` is in milliseconds since 1970. A killed process leaves complete lines and
  * at most one incomplete line, which readers skip.
+ *
+ * metrics.jsonl and `episodes/` describe the result, so a resume cuts them back to the checkpoint. The journal describes what happened,
+ * including repeated steps, so it is only appended to. A run folder is input from outside: it may be damaged, of another version or
+ * someone else's. Readers open only regular files, never follow a link within the folder (a FIFO blocks, a device has no end), check
+ * every line against one schema, and skip, count and name a line that does not fit it or is longer than 4 MB (an episode: 67 MB).
+ *
+ * Events are buffered for at most 100 ms. An event costs 23 µs of processor time (7,014 events of eight steps of
+ * `examples/larger-number`: 0.16 s of 333 s), so the journal takes under 1% of every step longer than 2 s.
  */
 import { closeSync, openSync, readSync, writeSync } from "node:fs";
 import { join } from "node:path";

@@ -1,5 +1,7 @@
-/** JSON lines. JSON has no NaN and no infinities, so they are written as the strings "NaN", "Infinity", "-Infinity". */
-
+/**
+ * The JSON of a run folder: lines with numbers that JSON lacks ("NaN", "Infinity", "-Infinity"), read by position from growing files, and
+ * the packed values and texts of tokens.
+ */
 import { readSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
@@ -8,6 +10,8 @@ import { formatBytes, type OpenFile, withInside } from "../base/files.ts";
 import { ownValue } from "../base/values.ts";
 import { incrementalDecoder, openTokenizer } from "../chat/tokenizer.ts";
 import type { Trajectory } from "../trajectories/types.ts";
+
+// Values of a line.
 
 /** Writes numbers that are not finite as strings, and typed arrays as lists. */
 export function toJson(value: unknown): string {

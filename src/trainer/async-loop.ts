@@ -1,6 +1,16 @@
 /**
  * The asynchronous loop: rollouts run ahead of the updates, within a window. Tasks are dispatched, each task's
  * episodes wait until its last rollout has ended, and each training step takes a batch of them.
+ *
+ * The keys and the window are rLLM's. What is different, and why (for users: docs/guide/asynchronous-training.md):
+ * - Staleness is bounded, not only measured: a group whose oldest token is more than `ceil(staleness_threshold)` updates old is
+ *   dispatched again. Without partial rollouts the quota alone guarantees the bound.
+ * - Every dispatched task is used. Sampling stops when the last step has its tasks.
+ * - A rollout that fails permanently stops the run at once, even during a training step.
+ * - The sampler is updated before each validation and checkpoint, so that both belong to the weights of their step, and a resumed
+ *   run samples from the same weights as an uninterrupted one.
+ * - Batches are sorted by dispatch number, and each dispatch draws by its position in the sampler's order. If nothing runs ahead, the
+ *   run equals the synchronous one, number by number.
  */
 import { createHash } from "node:crypto";
 import { setMaxListeners } from "node:events";

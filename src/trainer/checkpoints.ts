@@ -1,5 +1,13 @@
 /**
  * Checkpoints of a run: folders that are complete or absent. How one is described, saved, verified, kept and deleted.
+ *
+ * One has the weights and optimizers of policy and critic, the configuration and the progress, and is written under a temporary name,
+ * synced and renamed. It has no state of a random generator or dataset, because the tasks of a step and every random draw are
+ * functions of the step.
+ *
+ * checkpoint.json has a SHA-256 of each file and, at its end, of itself; all are checked when a checkpoint is opened (500 MB: 0.4 s of
+ * one core). A damaged checkpoint is skipped with a warning and the next older one is used; if all are damaged, the run fails.
+ * Names of files in progress contain their process (`@host@pid@start`): the next start removes those of a process that has ended.
  */
 import { createHash } from "node:crypto";
 import { createReadStream, existsSync } from "node:fs";

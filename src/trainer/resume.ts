@@ -1,4 +1,10 @@
-/** Continues a run or starts from a checkpoint: finds it, verifies it, and restores weights and progress. */
+/**
+ * Continues a run or starts from a checkpoint: finds it, verifies it, and restores weights and progress.
+ *
+ * Metrics and episodes of later steps move to `metrics.discarded.jsonl` and `episodes/discarded/`, and those steps run again; without a
+ * checkpoint the run starts over in the same folder. A resumed run equals an uninterrupted one exactly on the same machine. In bfloat16
+ * this also requires that the model calls of a step arrive together, as in single-turn workflows.
+ */
 import { existsSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { backendHolding } from "../backends/backends.ts";

@@ -1,6 +1,13 @@
 """DeepSpeed's ZeRO (Rajbhandari et al., 2020): stage 1 shards the optimizer state, stage 2 also the gradients,
-stage 3 also the weights. The optimizer is torch's fused AdamW, which is as fast on a CPU as DeepSpeed's own AdamW and
-does not need a compiler."""
+stage 3 also the weights.
+
+The optimizer is torch's fused AdamW, also where it is offloaded to the CPU. DeepSpeed's own Adam, and its all-reduce through
+shared memory, are compiled at first use: one to two minutes, with a C++ compiler. It is not faster: a step of 20 million
+float32 weights takes 0.012 s with either on one core (0.11 s if AdamW is not fused); after six steps the weights differ by 2e-6.
+
+A learner does not know which backward pass is the last before a step, hence `managed_gradient_accumulation: false`. DeepSpeed
+averages gradients over the processes, so the gradients of the outputs are multiplied by their number. Its clipping is off: Hone
+clips by the norm that the step reports."""
 
 import logging
 import math

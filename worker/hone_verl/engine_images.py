@@ -1,6 +1,6 @@
 """Images in verl: their tokens and positions, and verl's FSDP engines for models that read them.
 
-verl shards the vision part with the rest of the model. A rank without images in a micro-batch then takes no part in
+verl shards the vision part with the rest of the model. A rank without images in a microbatch then takes no part in
 gathering these weights, and the others wait forever. Therefore the vision part is not sharded: every rank has a complete,
 unchanged copy, whose features replace the embeddings of the images' tokens."""
 

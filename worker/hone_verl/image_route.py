@@ -2,7 +2,12 @@
 
     actor_rollout_ref.rollout.engine_kwargs.vllm.middleware=hone_verl.image_route.ImageRoute
 
-Requests and answers have the form of vLLM 0.32. All other requests go to vLLM."""
+Requests and answers have the form of vLLM 0.32. All other requests go to vLLM. verl's own `generate` accepts images, but returns neither the
+expanded prompt nor single tokens, and is called through Ray.
+
+The route asks vLLM to resize with Pillow in each request, because vLLM 0.24 ignores `use_fast: false` of its configuration for Qwen-VL:
+log-probabilities of a tiny Qwen2-VL then differ from the workers' by 1e-5 instead of 0.03. verl forbids its servers to sample the
+placeholders of images, so the log-probability of each token is higher by -log(1 - p), p being the probability of these placeholders."""
 
 import asyncio
 import json

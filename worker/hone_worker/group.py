@@ -1,4 +1,15 @@
-"""The process group that sends all weights to inference servers: the worker has rank 0 and broadcasts."""
+"""The process group that sends all weights to inference servers: the worker has rank 0 and broadcasts.
+
+Only vLLM that Hone starts on other GPUs than the trainer's joins it, by NCCL's unique id over HTTP. (Through a store of
+torch.distributed, vLLM exchanges pickled objects of its own classes, so the trainer would need vLLM's package.) NCCL is called
+through its C interface: `torch.cuda.nccl.init_rank` raises SystemError in torch 2.15, and torch.distributed does not let the
+caller choose the id. All members need the same version of NCCL, but the worker's torch and vLLM's come with different ones, so
+Hone sets `VLLM_NCCL_SO_PATH`; SGLang's comes with its own torch and cannot be replaced, so SGLang gets weights through files.
+Tensors are sent one by one: vLLM's packed buffers save calls, but both sides must pack them alike. The published version is not
+copied: `load` sends the current weights, which are the published ones until the next step. If a member does not take part
+within 300 s, the operation fails and the server stays paused, because it may have parts of two versions.
+
+NCCL itself was not run; tests use gloo between two processes and compare every request with the types of vLLM 0.32."""
 
 import base64
 import ctypes

@@ -10,12 +10,14 @@ import { modelsPage } from "./models-page.ts";
 import { namePages } from "./name-tables.ts";
 import { referencePages } from "./reference.ts";
 import { replyFormatsPage } from "./reply-formats.ts";
+import { home, homeWithContents } from "./site-map.ts";
 
 /** In writing order: the pages show values composed from base.yaml. */
 export const generatedFiles: Readonly<Record<string, () => string>> = {
   "config/rllm/base.yaml": baseYaml,
   "config/hone.schema.json": () => `${JSON.stringify(configJsonSchema(), null, 1)}\n`,
   "README.md": readmeWithTable,
+  [home]: homeWithContents,
   "docs/guide/choosing-an-algorithm.md": guideWithTables,
   "docs/reference/models.md": modelsPage,
   "docs/guide/distillation.md": teacherGuideWithTable,

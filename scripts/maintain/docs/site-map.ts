@@ -1,7 +1,11 @@
-/** The pages of the documentation in reading order, for the sidebar of the site and for `llms.txt`. A page's title is its heading. */
+/**
+ * The list of the documentation's pages in reading order. The sidebar of the site, `llms.txt` and the table in docs/README.md are made
+ * from it; README.md links to that table. A page's title is its heading.
+ */
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join, posix } from "node:path";
 import { fileURLToPath } from "node:url";
+import { pageWithTables, table } from "./tables.ts";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 
@@ -84,6 +88,13 @@ export const readDocument = (path: string): string => readFileSync(join(root, pa
 /** @returns the first heading of a Markdown text, without marks */
 export function titleOf(text: string): string {
   return (/^# (.+)$/m.exec(text)?.[1] ?? "").replaceAll("`", "");
+}
+
+/** docs/README.md with a row for each section. */
+export function homeWithContents(): string {
+  const link = (path: string) => `[${titleOf(readDocument(path))}](${posix.relative(posix.dirname(home), path)})`;
+  const rows = sections.map(({ title, pages }) => [title, pages.map(link).join(", ")]);
+  return pageWithTables(home, [table(["subject", "pages"], rows)]);
 }
 
 /**

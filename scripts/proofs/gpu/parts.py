@@ -227,7 +227,7 @@ def model_flops(config, adapter: dict, tokens: int) -> float:
 
 
 def sampler(place: Place) -> None:
-    """New tokens per second of the own sampler, after the prompts are read."""
+    """New tokens per second of the worker sampler, after the prompts are read."""
     name = "tiny" if place.small else "Qwen3-0.6B"
     model = load_random(name, str(place.device), str(place.dtype).removeprefix("torch."))
     policies = Policies(model)

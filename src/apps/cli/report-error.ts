@@ -95,8 +95,7 @@ export function wrapped(text: string, column: number): string {
   return new Help().boxWrap(text, (process.stdout.columns || 80) - column).replaceAll("\n", `\n${" ".repeat(column)}`);
 }
 
-// Shows the progress of a slow start on standard error: one redrawn line on a terminal, else plain lines.
-
+/** Shows the progress of a slow start on standard error: one redrawn line on a terminal, else plain lines. */
 export function showStatus(): { say(text: string): void; end(): void } {
   const live = process.stderr.isTTY === true;
   let shown = false;

@@ -1,7 +1,6 @@
-/** A run and its episodes in the terminal, interactively or as plain text. */
+/** `hone view`: runs and their episodes as a page in the browser, as text, or as a report in one file. */
 import { existsSync, realpathSync } from "node:fs";
 import { basename, join } from "node:path";
-import { emitKeypressEvents } from "node:readline";
 import { type Command, Option } from "commander";
 import { UserError } from "../../base/errors.ts";
 import { printable } from "../../base/text.ts";
@@ -10,17 +9,14 @@ import { newestRun } from "../../tracking/run-folder.ts";
 import { exportReport } from "../view/export-report.ts";
 import { builtPage, startViewer } from "../view/server.ts";
 import {
-  type BrowserContent,
   type Coloring,
   colorings,
-  draw,
   episodeHead,
   episodeRow,
   legend,
   openContent,
-  openState,
-  press,
   type Row,
+  type RunContent,
   rowText,
   type StepFile,
   span,
@@ -47,16 +43,13 @@ export async function viewInTerminal(run: string, flags: TextFlags): Promise<voi
   }
   const content = await openContent(run, basename(realpathSync(run)), flags.filter ?? "");
   try {
-    const plain =
-      flags.step !== undefined || flags.episode !== undefined || !process.stdout.isTTY || !process.stdin.isTTY;
-    if (plain) print(plainRows(content, flags));
-    else await browse(content);
+    print(textRows(content, flags));
   } finally {
     content.close();
   }
 }
 
-function plainRows(content: BrowserContent, flags: TextFlags): Row[] {
+function textRows(content: RunContent, flags: TextFlags): Row[] {
   const width = process.stdout.columns || 100;
   const { files, fileRow } = content;
   if (flags.step === undefined && flags.episode === undefined) {
@@ -82,7 +75,7 @@ function plainRows(content: BrowserContent, flags: TextFlags): Row[] {
   ];
 }
 
-const listOf = (file: StepFile, content: BrowserContent): Row[] => [
+const listOf = (file: StepFile, content: RunContent): Row[] => [
   [span(`step ${file.step}, ${file.kind}`, "1")],
   ...content.times(file),
   episodeHead,
@@ -104,48 +97,6 @@ function chosenFile(files: readonly StepFile[], { step, validation = false, filt
 function print(rows: readonly Row[]): void {
   process.stdout.write(`${rows.map((row) => rowText(row, wantsColors(process.stdout))).join("\n")}\n`);
 }
-
-/** Shows the run on the alternate screen until the person quits. Restores the terminal even after an error. */
-async function browse(content: BrowserContent): Promise<void> {
-  const { stdin, stdout } = process;
-  const colors = wantsColors(process.stdout);
-  let state = openState(content);
-  const size = () => ({ columns: stdout.columns || 80, rows: stdout.rows || 24 });
-  const show = () =>
-    stdout.write(
-      `\x1b[H${draw(state, content, size())
-        .map((row) => `${rowText(row, colors)}\x1b[K`)
-        .join("\r\n")}\x1b[J`,
-    );
-  emitKeypressEvents(stdin);
-  stdin.setRawMode(true);
-  stdout.write("\x1b[?1049h\x1b[?25l");
-  try {
-    await new Promise<void>((resolve, reject) => {
-      stdin.on("keypress", (_text, key: { name?: string; ctrl?: boolean } | undefined) => {
-        try {
-          if (key?.ctrl && key.name === "c") return resolve();
-          const next = press(state, key?.name ?? "", content, size());
-          if (next === undefined) return resolve();
-          state = next;
-          show();
-        } catch (error) {
-          reject(error);
-        }
-      });
-      stdout.on("resize", show);
-      show();
-    });
-  } finally {
-    stdout.write("\x1b[?25h\x1b[?1049l");
-    stdin.setRawMode(false);
-    stdin.pause();
-    stdin.removeAllListeners("keypress");
-    stdout.removeListener("resize", show);
-  }
-}
-
-// `hone view`: runs and their episodes as a page in the browser, or in the terminal.
 
 interface ViewFlags extends TextFlags {
   text?: boolean;
@@ -178,7 +129,7 @@ export function register(command: Command): void {
       wholeNumber(1, 1000),
       40,
     )
-    .option("--text", "browse one run in the terminal")
+    .option("--text", "print one run as text: its reward and its steps, or with --filter the episodes that match")
     .option("--step <number>", "print the episodes of this step", wholeNumber(0))
     .option("--validation", "show validation episodes instead of training episodes")
     .option("--episode <id>", "print this episode of --step, or of the last step")
@@ -191,8 +142,7 @@ const port = wholeNumber(0, 65_535);
 
 const help = `
 The page shows live and finished runs. Without a terminal, and with --text,
---step or --episode, one run is shown as text. In the terminal, the arrow keys
-and Enter move between steps, episodes and turns, c changes the colors, q quits.
+--step or --episode, one run is printed as text.
 
 Examples:
   hone view

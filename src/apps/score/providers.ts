@@ -1,4 +1,7 @@
-/** Models behind OpenAI's chat completions and Anthropic's messages, as functions from a conversation to a reply. */
+/**
+ * Hosted models behind OpenAI's and Anthropic's APIs, as functions from a conversation to a reply, and as a chat that workflows can
+ * sample.
+ */
 import { RunError, UserError } from "../../base/errors.ts";
 import { answerText, type PostOptions, postJson, reasonOf } from "../../base/http.ts";
 import { assembleChat } from "../../chat/chat.ts";

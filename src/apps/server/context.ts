@@ -1,9 +1,8 @@
-/** What all parts of the server share. */
-
+/** What all parts of the server share: settings, log, metrics, and the futures of long operations. */
 import { type Failure, NonFiniteGradientError } from "../../backends/tinker/handshake.ts";
 import { Notifier } from "../../base/concurrency.ts";
 import { HoneError, messageOf, UserError } from "../../base/errors.ts";
-import { printable } from "../../base/text.ts";
+import { beginningOf, printable } from "../../base/text.ts";
 import { outColors } from "../../tracking/console-lines.ts";
 import type { BaseModel } from "./base-models.ts";
 import { clipped } from "./http.ts";
@@ -62,7 +61,7 @@ const longestLine = 1000;
 export function createLog(write: (line: string) => void, now: () => Date = () => new Date()): Log {
   const line = (who: string, text: string, color = (shown: string) => shown) => {
     const time = now().toISOString().slice(11, 19);
-    const shown = printable(text.length > longestLine ? `${text.slice(0, longestLine)}...` : text);
+    const shown = printable(beginningOf(text, longestLine));
     write(`${outColors.dim(time)} ${who === "" ? "" : `${outColors.cyan(printable(shortId(who)))} `}${color(shown)}\n`);
   };
   let [sequences, tokens] = [0, 0];

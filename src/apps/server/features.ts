@@ -1,4 +1,8 @@
-/** Publishes checkpoints, and changes how long they are kept. */
+/**
+ * The calls of `hone serve` that a training loop does not make: publishing, copying and listing checkpoints, projects, and the features
+ * with a file of their own. Except vLLM's routes they are frozen (docs/guide/serving.md#frozen-calls). A feature is a leaf: only
+ * `hone serve` imports this list, so a run's service in its own process has none of them.
+ */
 import { type Context, Hono } from "hono";
 import { z } from "zod";
 import { formatTinkerPath } from "../../backends/tinker/handshake.ts";
@@ -22,72 +26,21 @@ import { uploads } from "./uploads.ts";
 import { usage } from "./usage.ts";
 import { vllm } from "./vllm-routes.ts";
 
-const ttlSchema = z.looseObject({ ttl_seconds: z.number().nullish() });
+// The features of `hone serve`, a line for each.
 
-function checkpointSettings({ context }: Service): Feature {
-  const { store } = context;
-  const api = new Hono()
-    .on(["POST", "DELETE"], `${checkpointAddress}/publish`, (c) => {
-      store.saveCheckpoint({ ...checkpointAt(context, c.req.param()), public: c.req.method === "POST" });
-      return c.body(null, 204);
-    })
-    .put(`${checkpointAddress}/ttl`, async (c) => {
-      const checkpoint = checkpointAt(context, c.req.param());
-      const { ttl_seconds } = readBody(ttlSchema, await jsonBody(c));
-      store.saveCheckpoint({ ...checkpoint, expiresAt: expiry(context, ttl_seconds ?? null) });
-      return c.body(null, 204);
-    });
-  return { api };
-}
+export const features: readonly OpenFeature[] = [
+  listings,
+  search,
+  projects,
+  checkpointSettings,
+  copies,
+  uploads,
+  usage,
+  vllm,
+  refusedCalls,
+];
 
-// Copies checkpoints into another session or project. A copy shares the weights of its source.
-
-const copySchema = z.looseObject({
-  source_path: z.string(),
-  session_id: z.string().nullish(),
-  model_seq_id: z.int().min(0).nullish(),
-  destination_project_id: z.string().nullish(),
-  ttl_seconds: z.number().nullish(),
-});
-
-function copies({ context, sessions }: Service): Feature {
-  const { store } = context;
-  /** The paths of copies by the keys of their requests, which clients repeat. */
-  const made = new Map<string, string>();
-
-  const api = new Hono().post("/copy_weights", async (c) => {
-    const key = c.req.header("x-idempotency-key");
-    const earlier = key === undefined ? undefined : made.get(key);
-    if (earlier !== undefined) return c.json({ tinker_path: earlier });
-    const request = readBody(copySchema, await jsonBody(c));
-    const source = requireCheckpoint(context, request.source_path);
-    const expiresAt = expiry(context, request.ttl_seconds ?? null);
-    const session = request.session_id
-      ? sessions.touch(request.session_id)
-      : sessions.create({
-          display_name: `copy of ${request.source_path}`,
-          project_id: request.destination_project_id,
-        });
-    const number = request.model_seq_id ?? 0;
-    if (session.models.some((model) => model.number === number)) {
-      throw new HttpError(400, `the session has a model ${number} already; choose another model_seq_id`);
-    }
-    const time = context.now().toISOString();
-    const { adapter, baseModel } = source;
-    const created = { createdAt: time, lastRequestAt: time };
-    session.models.push(modelRecord.parse({ ...created, number, adapter, baseModel, untrainable: true }));
-    store.saveSession(session);
-    const copy = { ...source, run: modelId(session.id, number), createdAt: time, expiresAt, public: false };
-    store.saveCheckpoint(copy);
-    const tinkerPath = formatTinkerPath(copy);
-    if (key !== undefined) made.set(key, tinkerPath);
-    return c.json({ tinker_path: tinkerPath });
-  });
-  return { api };
-}
-
-// Lists of sessions, training runs and checkpoints, page by page.
-
+/** Lists of sessions, training runs and checkpoints, page by page. */
 function listings({ context, sessions }: Service): Feature {
   const { store } = context;
 
@@ -183,6 +136,72 @@ function projects({ context, sessions }: Service): Feature {
   return { api };
 }
 
+// Publishes checkpoints, and changes how long they are kept.
+
+const ttlSchema = z.looseObject({ ttl_seconds: z.number().nullish() });
+
+function checkpointSettings({ context }: Service): Feature {
+  const { store } = context;
+  const api = new Hono()
+    .on(["POST", "DELETE"], `${checkpointAddress}/publish`, (c) => {
+      store.saveCheckpoint({ ...checkpointAt(context, c.req.param()), public: c.req.method === "POST" });
+      return c.body(null, 204);
+    })
+    .put(`${checkpointAddress}/ttl`, async (c) => {
+      const checkpoint = checkpointAt(context, c.req.param());
+      const { ttl_seconds } = readBody(ttlSchema, await jsonBody(c));
+      store.saveCheckpoint({ ...checkpoint, expiresAt: expiry(context, ttl_seconds ?? null) });
+      return c.body(null, 204);
+    });
+  return { api };
+}
+
+// Copies checkpoints into another session or project. A copy shares the weights of its source.
+
+const copySchema = z.looseObject({
+  source_path: z.string(),
+  session_id: z.string().nullish(),
+  model_seq_id: z.int().min(0).nullish(),
+  destination_project_id: z.string().nullish(),
+  ttl_seconds: z.number().nullish(),
+});
+
+function copies({ context, sessions }: Service): Feature {
+  const { store } = context;
+  /** The paths of copies by the keys of their requests, which clients repeat. */
+  const made = new Map<string, string>();
+
+  const api = new Hono().post("/copy_weights", async (c) => {
+    const key = c.req.header("x-idempotency-key");
+    const earlier = key === undefined ? undefined : made.get(key);
+    if (earlier !== undefined) return c.json({ tinker_path: earlier });
+    const request = readBody(copySchema, await jsonBody(c));
+    const source = requireCheckpoint(context, request.source_path);
+    const expiresAt = expiry(context, request.ttl_seconds ?? null);
+    const session = request.session_id
+      ? sessions.touch(request.session_id)
+      : sessions.create({
+          display_name: `copy of ${request.source_path}`,
+          project_id: request.destination_project_id,
+        });
+    const number = request.model_seq_id ?? 0;
+    if (session.models.some((model) => model.number === number)) {
+      throw new HttpError(400, `the session has a model ${number} already; choose another model_seq_id`);
+    }
+    const time = context.now().toISOString();
+    const { adapter, baseModel } = source;
+    const created = { createdAt: time, lastRequestAt: time };
+    session.models.push(modelRecord.parse({ ...created, number, adapter, baseModel, untrainable: true }));
+    store.saveSession(session);
+    const copy = { ...source, run: modelId(session.id, number), createdAt: time, expiresAt, public: false };
+    store.saveCheckpoint(copy);
+    const tinkerPath = formatTinkerPath(copy);
+    if (key !== undefined) made.set(key, tinkerPath);
+    return c.json({ tinker_path: tinkerPath });
+  });
+  return { api };
+}
+
 // Calls of the official SDK that this server does not support, each refused with a sentence. Listed in docs/guide/serving.md.
 
 const refused: Readonly<Record<string, string>> = {
@@ -209,17 +228,3 @@ function refusedCalls(): Feature {
   }
   return { api };
 }
-
-// The features of `hone serve`, a line for each.
-
-export const features: readonly OpenFeature[] = [
-  listings,
-  search,
-  projects,
-  checkpointSettings,
-  copies,
-  uploads,
-  usage,
-  vllm,
-  refusedCalls,
-];

@@ -1,8 +1,10 @@
-/** An error response with the text that the client shows its user. */
+/** Requests and error responses of the server: bodies are read and checked, and errors get the text that the client shows its user. */
+
 import type { Context } from "hono";
 import { z } from "zod";
 import { HoneError, messageOf, UserError } from "../../base/errors.ts";
 import { isJsonType, parseObject } from "../../base/http.ts";
+import { beginningOf } from "../../base/text.ts";
 
 /**
  * Tinker's clients retry some statuses for minutes, so lasting conditions do not use them: 409 is never sent, and 429
@@ -11,8 +13,7 @@ import { isJsonType, parseObject } from "../../base/http.ts";
 const longestMessage = 4000;
 
 /** A message that may repeat what a client sent. */
-export const clipped = (message: string): string =>
-  message.length > longestMessage ? `${message.slice(0, longestMessage)}...` : message;
+export const clipped = (message: string): string => beginningOf(message, longestMessage);
 
 export class HttpError extends UserError {
   override name = "HttpError";

@@ -1,5 +1,4 @@
 /** A model's input of a request: tokens and images. */
-
 import type { Engine } from "../../backends/engine.ts";
 import type { InputChunk } from "../../backends/tinker/messages.ts";
 import { UserError } from "../../base/errors.ts";

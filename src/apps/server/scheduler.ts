@@ -2,7 +2,6 @@
  * Shares one engine between clients: training jobs one at a time, in turns by model; samples in batches, in turns by client.
  * Neither kind of work keeps the other waiting for long.
  */
-
 import { setMaxListeners } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Sample, SampleRequest, Sampler } from "../../backends/engine.ts";

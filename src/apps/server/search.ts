@@ -1,4 +1,4 @@
-/** Searches sessions, and checkpoints as SDK 0.39 does. */
+/** Searches sessions, and checkpoints as SDK 0.39 does. Frozen (docs/guide/serving.md#frozen-calls). */
 import { Hono } from "hono";
 import { z } from "zod";
 import { checkpointKinds, formatTinkerPath } from "../../backends/tinker/handshake.ts";

@@ -1,4 +1,4 @@
-/** The sessions of clients, and their models in memory. */
+/** The sessions of clients, their checkpoints, and what a training client can request for its weights. */
 import { randomUUID } from "node:crypto";
 import { z } from "zod";
 import {
@@ -13,6 +13,8 @@ import type { FutureResult, ServerContext } from "./context.ts";
 import { clientMetadata, clientName, clientTags, HttpError, readBody } from "./http.ts";
 import { createLiveModel, isEvictable, type LiveModel, modelId } from "./live-models.ts";
 import { type CheckpointRecord, checkpointRecord, type SessionRecord, type Snapshot, sessionRecord } from "./store.ts";
+
+// Sessions, and their models in memory.
 
 const createSchema = z.looseObject({
   tags: clientTags.nullish(),

@@ -1,5 +1,4 @@
 /** What the server remembers across a restart: sessions with their models and samplers, and checkpoints. Plain data. */
-
 import { createHash, randomUUID } from "node:crypto";
 import { existsSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { rm } from "node:fs/promises";

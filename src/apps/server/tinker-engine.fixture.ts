@@ -1,5 +1,4 @@
 /** The Tinker client in front of Hone's own service, without a port, over an engine with or without Python. */
-
 import type { Engine } from "../../backends/engine.ts";
 import type { TinkerEngineOptions } from "../../backends/tinker/engine.ts";
 import { openTinkerEngine } from "../../backends/tinker/engine.ts";

@@ -1,4 +1,4 @@
-/** forward and forward_backward: reads the data of a request, computes them in turns, and encodes the answer. */
+/** Training requests: forward, forward_backward, optim_step and zero_grad, as an engine takes them. */
 import { z } from "zod";
 import type { Loss } from "../../algorithms/types.ts";
 import type { AdamParams } from "../../backends/engine.ts";
@@ -19,6 +19,8 @@ import { readBody } from "./http.ts";
 import type { LiveModel } from "./live-models.ts";
 import { lossConfig, sumLoss, tinkerLoss } from "./losses.ts";
 import { type ImageBase, type ModelInput, readInput } from "./model-input.ts";
+
+// forward and forward_backward: reads the data of a request, computes them in turns, and encodes the answer.
 
 /**
  * @param count called with the number of input tokens before anything is computed

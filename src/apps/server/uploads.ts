@@ -1,6 +1,6 @@
 /**
  * Uploads of adapters, as SDK 0.39 does: start, PUT each file to its signed address, finish. The files have the format of
- * exports, and become a checkpoint when all have arrived.
+ * exports, and become a checkpoint when all have arrived. Frozen (docs/guide/serving.md#frozen-calls).
  */
 import { randomUUID } from "node:crypto";
 import { createWriteStream, existsSync, mkdirSync, readFileSync } from "node:fs";

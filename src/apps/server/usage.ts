@@ -1,6 +1,6 @@
 /**
  * What clients used, in tokens and bytes, by UTC hour, session and base model; nothing here has a price. A file for each
- * day; the hours of today are in memory too.
+ * day; the hours of today are in memory too. Frozen (docs/guide/serving.md#frozen-calls).
  */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";

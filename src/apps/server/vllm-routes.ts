@@ -1,5 +1,7 @@
-/** LoRA adapters in PEFT's format that clients load at run time, as with vLLM, and name as a model. */
-
+/**
+ * vLLM's routes over the server's engines: token ids in, token ids and log-probabilities out, one sequence per request, without a session;
+ * and LoRA adapters that are loaded at run time.
+ */
 import { randomUUID } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { closeSync, copyFileSync, existsSync, mkdirSync, openSync, readFileSync, readSync } from "node:fs";
@@ -19,79 +21,6 @@ import { adapterOf, type Service } from "./service.ts";
 import { requireCheckpoint } from "./sessions.ts";
 import type { Snapshot } from "./store.ts";
 import { type GenerateCall, type ReplyHead, readGenerateCall, toEvent, toLastEvent, toReply } from "./vllm-messages.ts";
-
-const files = ["adapter_config.json", "adapter_model.safetensors"] as const;
-const configSchema = z.looseObject({ r: z.int().min(1), lora_alpha: z.number().gt(0) });
-const loadSchema = z.looseObject({ lora_name: z.string().min(1).max(512), lora_path: z.string().min(1) });
-const unloadSchema = z.looseObject({ lora_name: z.string() });
-
-interface ServedAdapter extends Snapshot {
-  /** Where it was loaded from. */
-  path: string;
-}
-
-type ServedAdapters = ReturnType<typeof createServedAdapters>;
-
-/** The adapters are of the first base model, and are lost when the server ends. */
-function createServedAdapters({ models, store }: ServerContext) {
-  const adapters = new Map<string, ServedAdapter>();
-  return {
-    get all(): readonly (readonly [name: string, adapter: ServedAdapter])[] {
-      return [...adapters];
-    },
-    find: (name: string): ServedAdapter | undefined => adapters.get(name),
-    /** @throws UserError for a folder that has no adapter, or a name that is taken */
-    load(body: unknown): void {
-      const { lora_name: name, lora_path: path } = readBody(loadSchema, body);
-      const { names, engine } = models[0]!;
-      if (adapters.has(name) || names.includes(name)) throw new UserError(`the name ${name} is already loaded`);
-      const missing = files.filter((file) => !existsSync(join(path, file)));
-      if (missing.length > 0) throw new UserError(`${path} has no ${missing.join(" and no ")}`);
-      const { r: rank, lora_alpha: alpha } = readBody(
-        configSchema,
-        JSON.parse(readFileSync(join(path, files[0]), "utf8")),
-      );
-      const trained = trainedBy(join(path, files[1]));
-      const adapter = adapterOf(readBody(loraConfig, { rank, alpha, seed: 0, ...trained }), engine.capabilities);
-      const { data, folder } = store.newData();
-      mkdirSync(folder);
-      // The client may delete its folder.
-      for (const file of files) copyFileSync(join(path, file), join(folder, file));
-      adapters.set(name, { data, adapter, path });
-    },
-    unload(body: unknown): void {
-      const { lora_name: name } = readBody(unloadSchema, body);
-      const adapter = adapters.get(name);
-      if (adapter === undefined) throw new HttpError(404, `no adapter ${name} is loaded`);
-      adapters.delete(name);
-      store.discard(adapter.data);
-    },
-  };
-}
-
-/** Which layers a safetensors file adapts, by the names of its tensors. */
-function trainedBy(path: string) {
-  const file = openSync(path, "r");
-  try {
-    const length = Buffer.alloc(8);
-    readSync(file, length, 0, 8, 0);
-    const header = Buffer.alloc(Number(length.readBigUInt64LE()));
-    readSync(file, header, 0, header.length, 8);
-    const names = Object.keys(JSON.parse(header.toString()) as object).filter((name) => name !== "__metadata__");
-    const isUnembed = (name: string) => /\b(lm_head|embed_out)\b/.test(name);
-    const isAttention = (name: string) => /attn|attention/.test(name);
-    return {
-      train_unembed: names.some(isUnembed),
-      train_attn: names.some(isAttention),
-      train_mlp: names.some((name) => !isUnembed(name) && !isAttention(name)),
-    };
-  } finally {
-    closeSync(file);
-  }
-}
-
-// The routes that clients of vLLM use: token ids in, token ids and log-probabilities out, one sequence per request, without a
-// session.
 
 const abortSchema = z.looseObject({ request_ids: z.array(z.string()) });
 
@@ -312,4 +241,76 @@ function createGenerator({ context, samplers }: Service, adapters: ServedAdapter
       for (const id of ids) for (const stop of running.get(id.replace(/^generate-tokens-/, "")) ?? []) stop.abort();
     },
   };
+}
+
+// LoRA adapters in PEFT's format that clients load at run time, as with vLLM, and name as a model.
+
+const files = ["adapter_config.json", "adapter_model.safetensors"] as const;
+const configSchema = z.looseObject({ r: z.int().min(1), lora_alpha: z.number().gt(0) });
+const loadSchema = z.looseObject({ lora_name: z.string().min(1).max(512), lora_path: z.string().min(1) });
+const unloadSchema = z.looseObject({ lora_name: z.string() });
+
+interface ServedAdapter extends Snapshot {
+  /** Where it was loaded from. */
+  path: string;
+}
+
+type ServedAdapters = ReturnType<typeof createServedAdapters>;
+
+/** The adapters are of the first base model, and are lost when the server ends. */
+function createServedAdapters({ models, store }: ServerContext) {
+  const adapters = new Map<string, ServedAdapter>();
+  return {
+    get all(): readonly (readonly [name: string, adapter: ServedAdapter])[] {
+      return [...adapters];
+    },
+    find: (name: string): ServedAdapter | undefined => adapters.get(name),
+    /** @throws UserError for a folder that has no adapter, or a name that is taken */
+    load(body: unknown): void {
+      const { lora_name: name, lora_path: path } = readBody(loadSchema, body);
+      const { names, engine } = models[0]!;
+      if (adapters.has(name) || names.includes(name)) throw new UserError(`the name ${name} is already loaded`);
+      const missing = files.filter((file) => !existsSync(join(path, file)));
+      if (missing.length > 0) throw new UserError(`${path} has no ${missing.join(" and no ")}`);
+      const { r: rank, lora_alpha: alpha } = readBody(
+        configSchema,
+        JSON.parse(readFileSync(join(path, files[0]), "utf8")),
+      );
+      const trained = trainedBy(join(path, files[1]));
+      const adapter = adapterOf(readBody(loraConfig, { rank, alpha, seed: 0, ...trained }), engine.capabilities);
+      const { data, folder } = store.newData();
+      mkdirSync(folder);
+      // The client may delete its folder.
+      for (const file of files) copyFileSync(join(path, file), join(folder, file));
+      adapters.set(name, { data, adapter, path });
+    },
+    unload(body: unknown): void {
+      const { lora_name: name } = readBody(unloadSchema, body);
+      const adapter = adapters.get(name);
+      if (adapter === undefined) throw new HttpError(404, `no adapter ${name} is loaded`);
+      adapters.delete(name);
+      store.discard(adapter.data);
+    },
+  };
+}
+
+/** Which layers a safetensors file adapts, by the names of its tensors. */
+function trainedBy(path: string) {
+  const file = openSync(path, "r");
+  try {
+    const length = Buffer.alloc(8);
+    readSync(file, length, 0, 8, 0);
+    const header = Buffer.alloc(Number(length.readBigUInt64LE()));
+    readSync(file, header, 0, header.length, 8);
+    const names = Object.keys(JSON.parse(header.toString()) as object).filter((name) => name !== "__metadata__");
+    const isUnembed = (name: string) => /\b(lm_head|embed_out)\b/.test(name);
+    const isAttention = (name: string) => /attn|attention/.test(name);
+    return {
+      train_unembed: names.some(isUnembed),
+      train_attn: names.some(isAttention),
+      train_mlp: names.some((name) => !isUnembed(name) && !isAttention(name)),
+    };
+  } finally {
+    closeSync(file);
+  }
 }

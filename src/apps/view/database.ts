@@ -18,7 +18,7 @@ import { homedir, tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import Database from "libsql";
 import { makeFolder } from "../../base/files.ts";
-import { printable } from "../../base/text.ts";
+import { beginningOf, printable } from "../../base/text.ts";
 
 export type IndexDatabase = Database.Database;
 
@@ -111,7 +111,7 @@ export const stored = (value: number | null | undefined): StoredNumber =>
 
 const maxTextLength = 10_000;
 /** Lists show many messages, so each has a limit. */
-export const cutText = (text: string) => (text.length > maxTextLength ? `${text.slice(0, maxTextLength)}...` : text);
+export const cutText = (text: string) => beginningOf(text, maxTextLength);
 
 // Small values: how far each file is read, and what the journal says about the run.
 
@@ -131,7 +131,8 @@ const schemaVersion = 6;
  * `trajectories` has one row for each trajectory of an episode. Each row repeats the columns of the episode, so that a
  * filter is a single scan of short rows. `part` is the number of the trajectory, and `episode` is the row of part 0. An
  * episode without trajectories has one row, with part 0. `details` has the columns that lists show but few filters use.
- * `gradings` finds any part of an explanation or of a failure's message. `problems` has the lines that are skipped; 0 lines:
+ * `texts` finds consecutive words. `gradings` finds any part of an explanation or of a failure's message by its sequences of three
+ * characters: over 25,600 episodes, `explanation~expected` takes 23 ms instead of 63 ms, a rare text 9 ms instead of 39 ms. `problems` has the lines that are skipped; 0 lines:
  * the whole file cannot be read.
  * Lists can be sorted by reward in both directions, with the newest step first among equal rewards; each has its own index.
  */

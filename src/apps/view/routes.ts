@@ -9,7 +9,6 @@
  *
  * `app.ts` adds the files of images (`/api/runs/:run/media/:hash`), the events (`/api/events`) and `POST /api/view`.
  */
-
 import { readable } from "../../base/errors.ts";
 import { filterFields } from "../../tracking/filter.ts";
 import type { IndexDatabase } from "./database.ts";

@@ -1,4 +1,12 @@
-/** Adds events.jsonl to a run's index: the times of rollouts and phases, notes, and the state of the run. */
+/**
+ * The index of a run: an SQLite file in the user's cache folder, derived from the run folder. It is outside the run, so that read-only
+ * folders can be viewed and the viewer cannot change a run; two viewers of one run share it, and a damaged or deleted one is built
+ * again. It grows by byte offset, in slices of 25 ms between requests: this file adds events.jsonl and metrics.jsonl, index-episodes.ts
+ * the episodes.
+ *
+ * The state of a run does not come from the index, which may be older than the journal: it comes from the folder's lock and, if the
+ * folder is not locked, from the journal's last line.
+ */
 import { existsSync } from "node:fs";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { UserError } from "../../base/errors.ts";
@@ -15,6 +23,122 @@ import {
   writeState,
 } from "./database.ts";
 import { type EpisodeIndexer, followLines, indexEpisodes } from "./index-episodes.ts";
+
+// The index of one run: follows the run folder, in slices, so that a server stays responsive.
+
+export interface RunIndex {
+  /** The run folder. */
+  readonly folder: string;
+  /** Callers must not keep the database, because a damaged one is replaced. */
+  readonly database: IndexDatabase;
+  /** The share of the episode files that is indexed; 1: everything. */
+  readonly share: number;
+  /** Increases whenever something was added. */
+  readonly revision: number;
+  /**
+   * Brings the index up to date, or as far as `milliseconds` allow. Calls made at the same time share the work.
+   * @returns whether it is up to date
+   */
+  refresh(milliseconds?: number): Promise<boolean>;
+  /** Deletes a damaged index and starts a new one. */
+  rebuild(): void;
+  close(): void;
+}
+
+const sliceMilliseconds = 25;
+
+/** @param cache the folder of all indexes */
+export function openRunIndex(folder: string, cache: string): RunIndex {
+  const file = databaseFile(folder, cache);
+  let { database, episodes } = open();
+  let share = 0;
+  let revision = 0;
+  let working: Promise<boolean> | undefined;
+  let closed = false;
+
+  /** @returns whether everything is indexed */
+  function slice(): boolean {
+    const until = performance.now() + sliceMilliseconds;
+    database.exec("BEGIN IMMEDIATE");
+    try {
+      const changesBefore = changes();
+      const metrics = indexMetrics(database, folder, until);
+      const journal = indexJournal(database, folder, until);
+      share = episodes.advance(until);
+      if (changes() !== changesBefore) revision++;
+      database.exec("COMMIT");
+      return metrics && journal && share >= 1;
+    } catch (error) {
+      if (database.inTransaction) database.exec("ROLLBACK");
+      throw error;
+    }
+  }
+
+  const changes = () => (database.prepare("SELECT total_changes() AS count").get([]) as { count: number }).count;
+
+  function open(): { database: IndexDatabase; episodes: EpisodeIndexer } {
+    const found = openDatabase(file);
+    try {
+      return { database: found, episodes: indexEpisodes(found, folder) };
+    } catch {
+      found.close();
+      removeDatabase(file);
+      const database = openDatabase(file);
+      return { database, episodes: indexEpisodes(database, folder) };
+    }
+  }
+
+  function rebuild(): void {
+    database.close();
+    removeDatabase(file);
+    ({ database, episodes } = open());
+  }
+
+  async function work(until: number): Promise<boolean> {
+    let failures = 0;
+    while (!closed && existsSync(folder)) {
+      try {
+        if (slice()) return true;
+        failures = 0;
+      } catch (error) {
+        failures++;
+        // The first failure may be a change of the run folder during reading; after a second one the index counts as damaged.
+        if (failures === 2) rebuild();
+        if (failures > 2) throw error;
+      }
+      if (performance.now() > until) return false;
+      await nextTurn();
+    }
+    if (closed) return false;
+    throw new UserError(`${folder} no longer exists`, { code: "not_found" });
+  }
+
+  return {
+    folder,
+    get database() {
+      return database;
+    },
+    get share() {
+      return share;
+    },
+    get revision() {
+      return revision;
+    },
+    async refresh(milliseconds = 300) {
+      working ??= work(performance.now() + milliseconds).finally(() => {
+        working = undefined;
+      });
+      return await working;
+    },
+    rebuild,
+    close() {
+      closed = true;
+      database.close();
+    },
+  };
+}
+
+// Adds events.jsonl to the index: the times of rollouts and phases, notes, and the state of the run.
 
 /** The state of the run according to the journal so far. */
 export interface JournalState {
@@ -224,118 +348,4 @@ function indexMetrics(database: IndexDatabase, run: string, until: number): bool
       for (const [name, value] of Object.entries(metrics)) putPoint.run([kind, nameOf(name), step, stored(value)]);
     },
   });
-}
-
-// The index of one run: follows the run folder, in slices, so that a server stays responsive.
-
-export interface RunIndex {
-  /** The run folder. */
-  readonly folder: string;
-  /** Callers must not keep the database, because a damaged one is replaced. */
-  readonly database: IndexDatabase;
-  /** The share of the episode files that is indexed; 1: everything. */
-  readonly share: number;
-  /** Increases whenever something was added. */
-  readonly revision: number;
-  /**
-   * Brings the index up to date, or as far as `milliseconds` allow. Calls made at the same time share the work.
-   * @returns whether it is up to date
-   */
-  refresh(milliseconds?: number): Promise<boolean>;
-  /** Deletes a damaged index and starts a new one. */
-  rebuild(): void;
-  close(): void;
-}
-
-const sliceMilliseconds = 25;
-
-/** @param cache the folder of all indexes */
-export function openRunIndex(folder: string, cache: string): RunIndex {
-  const file = databaseFile(folder, cache);
-  let { database, episodes } = open();
-  let share = 0;
-  let revision = 0;
-  let working: Promise<boolean> | undefined;
-  let closed = false;
-
-  /** @returns whether everything is indexed */
-  function slice(): boolean {
-    const until = performance.now() + sliceMilliseconds;
-    database.exec("BEGIN IMMEDIATE");
-    try {
-      const changesBefore = changes();
-      const metrics = indexMetrics(database, folder, until);
-      const journal = indexJournal(database, folder, until);
-      share = episodes.advance(until);
-      if (changes() !== changesBefore) revision++;
-      database.exec("COMMIT");
-      return metrics && journal && share >= 1;
-    } catch (error) {
-      if (database.inTransaction) database.exec("ROLLBACK");
-      throw error;
-    }
-  }
-
-  const changes = () => (database.prepare("SELECT total_changes() AS count").get([]) as { count: number }).count;
-
-  function open(): { database: IndexDatabase; episodes: EpisodeIndexer } {
-    const found = openDatabase(file);
-    try {
-      return { database: found, episodes: indexEpisodes(found, folder) };
-    } catch {
-      found.close();
-      removeDatabase(file);
-      const database = openDatabase(file);
-      return { database, episodes: indexEpisodes(database, folder) };
-    }
-  }
-
-  function rebuild(): void {
-    database.close();
-    removeDatabase(file);
-    ({ database, episodes } = open());
-  }
-
-  async function work(until: number): Promise<boolean> {
-    let failures = 0;
-    while (!closed && existsSync(folder)) {
-      try {
-        if (slice()) return true;
-        failures = 0;
-      } catch (error) {
-        failures++;
-        // The first failure may be a change of the run folder during reading; after a second one the index counts as damaged.
-        if (failures === 2) rebuild();
-        if (failures > 2) throw error;
-      }
-      if (performance.now() > until) return false;
-      await nextTurn();
-    }
-    if (closed) return false;
-    throw new UserError(`${folder} no longer exists`, { code: "not_found" });
-  }
-
-  return {
-    folder,
-    get database() {
-      return database;
-    },
-    get share() {
-      return share;
-    },
-    get revision() {
-      return revision;
-    },
-    async refresh(milliseconds = 300) {
-      working ??= work(performance.now() + milliseconds).finally(() => {
-        working = undefined;
-      });
-      return await working;
-    },
-    rebuild,
-    close() {
-      closed = true;
-      database.close();
-    },
-  };
 }

@@ -245,7 +245,7 @@ interface LocalWorkerOptions {
 
 /**
  * Sizes of torch's two caches of compiled matrix products on a CPU. Each number of rows needs its own product of about
- * 0.7 MB, ragged batches always bring new numbers, and a micro-batch uses about thirty. The default of 1024 would fill half
+ * 0.7 MB, ragged batches always bring new numbers, and a microbatch uses about thirty. The default of 1024 would fill half
  * a gigabyte within a few steps and save no time. The user's environment takes precedence.
  */
 const kernelCaches = { ONEDNN_PRIMITIVE_CACHE_CAPACITY: "64", LRU_CACHE_CAPACITY: "64" };

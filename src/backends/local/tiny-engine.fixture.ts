@@ -19,5 +19,5 @@ export function tinyEngine(name: string, options: Partial<LocalEngineOptions> = 
   return { at, engine: () => engine! };
 }
 
-/** Micro-batches of a few sequences each, so that a test covers their sum. */
+/** Microbatches of a few sequences each, so that a test covers their sum. */
 export const smallBatches = { microBatchTokens: 40 };

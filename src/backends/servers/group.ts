@@ -1,4 +1,13 @@
-/** Several inference servers as one: connections, failures, and which server gets a request. */
+/**
+ * Several inference servers as one: connections, failures, and which server gets a request.
+ *
+ * A request goes to the server with the fewest; later turns of a rollout go to the same one, which has cached their prompts, unless it has
+ * more than 8 requests plus twice those of the least busy. A server that fails or hangs is no longer used, and its requests go to the
+ * others with the same seeds; it is tried again every 5 s and gets the weights that it lacks before its first request. A hanging server
+ * keeps its connections open, so one with running requests is asked for `/health` every 30 s (a status of 503 counts as an answer: SGLang
+ * sends it while it is busy). It may answer although its engine hangs, so `local.sampler.timeout` ends requests without progress.
+ * Its default is half an hour, because a request without streaming is answered only at its end, and streaming all costs time per token.
+ */
 import { Pool } from "undici";
 import { HoneError, RunError, UserError } from "../../base/errors.ts";
 import { reasonOf } from "../../base/http.ts";

@@ -1,4 +1,18 @@
-/** Samplers on servers that get a run's weights: from folders or over NCCL, checked after each update. */
+/**
+ * Samplers on servers that get a run's weights: from folders or over NCCL, checked after each update.
+ *
+ * They start with the untrained weights as version 0, which is probed (parity-probe.ts), so a server with another model or tokenizer is
+ * refused before the first rollout.
+ * - Adapters: each is a folder `published/<name>` that the server reads under the same path. Names are never used twice, because servers
+ *   cache adapters by name. With `partial_rollout`, a running request is stopped when new weights arrive and continued from its tokens
+ *   with the new version; without `/inference/v1/generate` it keeps the version that it began with. A folder is removed one update
+ *   after its adapter was unloaded, because vLLM crashes if the files of an adapter in use are removed. SGLang samples with the base model
+ *   if a request names no adapter, so every request names one.
+ * - All weights: a model folder, in `/dev/shm` if every server has a loopback address, free memory is four times the model and there is
+ *   room for two copies; else in the run folder. The server pauses, reads it, drops its cached prefixes and labels the weights with the
+ *   version, which Hone checks. The folder is kept until the next load, because a restarted server needs it. worker/hone_worker/group.py
+ *   sends them by NCCL instead, without files.
+ */
 import { rmSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";

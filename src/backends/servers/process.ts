@@ -4,6 +4,7 @@ import { relative } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError } from "../../base/errors.ts";
 import { type Death, describeDeath, freePort, guardGroup, startProcess } from "../../base/processes.ts";
+import { beginningOf } from "../../base/text.ts";
 import type { Engine, Sampler } from "../engine.ts";
 import { EngineDied } from "../engine-parts.ts";
 import { type Launch, type Place, startSeconds } from "./launch.ts";
@@ -17,7 +18,7 @@ const maxCharacters = 100;
 /** The last message, for a progress line; empty if there is none. */
 function lastMessage(lines: readonly string[]): string {
   const message = lines.at(-1)?.replace(prefix, "").trim() ?? "";
-  return message.length > maxCharacters ? `${message.slice(0, maxCharacters)}...` : message;
+  return beginningOf(message, maxCharacters);
 }
 
 const isError = (message: string) => /^\s*([\w.]*\.)?\w*(Error|Exception)\b.*: /.test(message);

@@ -1,5 +1,17 @@
-/** SGLang's own `/generate`: `input_ids` in, `meta_info.output_token_logprobs` out. */
-
+/**
+ * SGLang's own `/generate`: `input_ids` in, `meta_info.output_token_logprobs` out.
+ *
+ * Images of Qwen2-VL and Qwen2.5-VL: tokens with one placeholder for each image (`input_ids`, `image_data`), which SGLang 0.5.13 and newer
+ * expands. If this fails, it encodes the decoded text again and only logs a warning, so the prompt that it computed
+ * (`return_prompt_token_ids`) must equal Hone's tokens.
+ * - Every placeholder counts as an image, and a prompt with more placeholders than images hangs: a call fails if the model sampled one.
+ *   Images of one token are refused, because the tokens would be the same if SGLang ignored the image.
+ * - Other families go through transformers' processors, which fail for token ids (`'int' object has no attribute 'count'`): refused.
+ * - Images of Qwen2-VL are always resized to 3136 to 1003520 pixels. With other limits in the model's folder, the call fails.
+ * - The tokens of images are replaced by hashes, without log-probabilities, so the probe omits them. Transparency is dropped: refused.
+ * - `processor_output` and `precomputed_embedding` are not in SGLang's JSON contract, and the models need tensors.
+ * It never ran with images: scripts/proofs/upstream-contract/sglang_images.py gives Hone's requests to SGLang's own tokenizer manager.
+ */
 import { UserError } from "../../base/errors.ts";
 import { isObject } from "../../base/values.ts";
 import type { SampleRequest } from "../engine.ts";

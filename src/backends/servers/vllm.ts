@@ -174,6 +174,14 @@ function mostLikely(entries: readonly { token: number; logprob: number }[], coun
 }
 
 // vLLM's `/inference/v1/generate`: token ids in and out, with the version of the weights for each token.
+//
+// Images: vLLM expands placeholders and processes images itself, but Hone's tokens are already expanded. So the tokens of each image are
+// replaced by its placeholder, the images are sent in the same request (`token_ids` and `content_parts` of `/inference/v1/generate`), and
+// the prompt that vLLM returns (`return_token_ids`) must equal Hone's tokens. vLLM assigns images to the first placeholders of a prompt: if
+// the model itself sampled one before an image, the call fails and its rollout is repeated. vLLM's `features` are not used: they
+// need tensors in its own serialization, and their ranges do not support other tokens between the patches. Servers that Hone starts
+// resize with Pillow (`use_fast: false`), as the worker does: torchvision's rounding changes log-probabilities of a tiny model by 0.007
+// on average. `model.train_vision` is refused, because vLLM keeps the features of images when its weights change.
 
 export const vllmGenerate: Dialect = {
   path: "/inference/v1/generate",

@@ -6,7 +6,12 @@ import type { Capabilities } from "../engine.ts";
 
 const offered = z.boolean().default(false);
 
-/** Additions to the protocol, each of which a service states; an ordinary service states none. */
+/**
+ * Additions to the protocol, each of which a service states in the field `hone`; an ordinary service states none. The client asks for
+ * each by its name. Without `adapterAlpha`, `model.lora_alpha` must be 32; without `lossMasks`, dro takes two passes; without
+ * `exactLogprobs`, samples are marked where temperature or filters change them; without `ignoreEos`, it cannot be combined with other stop
+ * tokens; without `zeroGrad`, a gradient that is not finite ends the run; without `imageTokens`, images are not supported.
+ */
 const serviceCapabilities = z.object({
   /** `lora_config.alpha` sets the scale of an adapter, alpha / rank. Tinker's is 32 / rank. */
   adapterAlpha: offered,

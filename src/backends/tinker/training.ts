@@ -1,4 +1,14 @@
-/** Training at a Tinker service: sequences as datums, losses by name or by gradient, and the answers back. */
+/**
+ * Training at a Tinker service: sequences as datums, losses by name or by gradient, and the answers back.
+ *
+ * Losses that the service has (`cross_entropy`, `importance_sampling`, `ppo`, `cispo`, `dro`) are sent by name and take one pass. The
+ * service sums over tokens, so the weight of a token is multiplied into its advantage. This is exact for losses that are linear in the
+ * advantage, and for ppo, because a positive factor does not change the branch of the clip. If ratios start from the current policy,
+ * these losses, `gspo` and `sapo` have the gradient of `cross_entropy` weighted by the advantage and are sent under that name. All others
+ * (a KL term, dual clip, several losses by role) take two passes: a forward, then `cross_entropy` weighted by the negated gradient.
+ * dro by name also pulls prompt tokens towards the old policy, so it needs a service with `lossMasks`, and equal weights.
+ * Both ways give the same step to six digits; a test compares them for each loss. Hone clamps log-ratios to +-20, named losses do not.
+ */
 import type { HostedLoss, Loss } from "../../algorithms/types.ts";
 import { RunError } from "../../base/errors.ts";
 import { type Media, type MediaStore, readImageHeader } from "../../images/images.ts";

@@ -168,10 +168,10 @@ export function sendOnce(connection: Connection): SendBatch {
 const sameElements = <T>(one: readonly T[], other: readonly T[]) =>
   one.length === other.length && one.every((element, index) => element === other[index]);
 
-// One loss over one batch, through the worker: it sends outputs one micro-batch at a time, the loss turns them into a
+// One loss over one batch, through the worker: it sends outputs one microbatch at a time, the loss turns them into a
 // gradient, and the gradient is sent back while the worker's graph is alive.
 
-/** The loss of one micro-batch. */
+/** The loss of one microbatch. */
 interface Part {
   sequences: Int32Array;
   value: Omit<LossValue, "gradient">;
@@ -216,7 +216,7 @@ export async function tokensAtEach(
 }
 
 /**
- * @throws NonFiniteLossError when the loss or its gradient is not finite. Gradients of the micro-batches before it
+ * @throws NonFiniteLossError when the loss or its gradient is not finite. Gradients of the microbatches before it
  *   stay accumulated: call `zeroGrad`.
  */
 export async function forwardBackward(
@@ -240,7 +240,7 @@ export async function forwardBackward(
     scatter(outputs, part, members);
     if (whole !== null) return gather(whole.gradient, offsets, members);
     const { gradient, ...value } = evaluate(loss, part, members);
-    // After running out of memory, the worker repeats a micro-batch in smaller parts: only those count.
+    // After running out of memory, the worker repeats a microbatch in smaller parts: only those count.
     const again = new Set(members);
     parts = parts.filter((earlier) => !earlier.sequences.some((sequence) => again.has(sequence)));
     parts.push({ sequences: members, value });

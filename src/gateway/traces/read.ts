@@ -1,5 +1,7 @@
-/** Queries of the trace store. */
-
+/**
+ * Reads the trace store: sessions and traces by filter, and exports for datasets and supervised fine-tuning. Writes nothing but
+ * deletions.
+ */
 import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../../base/errors.ts";
 import { type ChatMessage, type Content, imagesOf, type ToolDefinition, textOf } from "../../chat/messages.ts";
@@ -7,6 +9,8 @@ import { imageFile, mediaFolder } from "../../images/images.ts";
 import { isClientImage, isStored } from "../../images/load-image.ts";
 import { toOpenaiToolCalls } from "../parameters.ts";
 import type { SessionSummary, Trace, TraceDatabase, TraceFilter, TraceStore } from "../types.ts";
+
+// Queries.
 
 type Row = Record<string, string | number | null | Buffer>;
 type Parameter = string | number;
@@ -249,5 +253,3 @@ function toRow({ session, taskId, reward, correct }: SessionSummary, traces: rea
     session,
   };
 }
-
-// Model calls and the attempts that made them, as the trace store keeps them.

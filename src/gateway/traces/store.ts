@@ -1,5 +1,4 @@
-/** The trace store's file: its tables, and opening it. */
-
+/** The trace store of the gateway and of `hone traces`: one SQLite file, written without delaying calls. read.ts has its queries. */
 import { closeSync, existsSync, openSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
 import { homedir } from "node:os";
@@ -11,97 +10,66 @@ import { makeFolder, makePrivate } from "../../base/files.ts";
 import type { Trace, TraceDatabase, TraceSession, TraceStore, TraceWriter } from "../types.ts";
 import { deleteBefore, listSessions, readTrace, readTraces } from "./read.ts";
 
-/** Increased with every change of the tables. Files of other versions are refused. */
-const schemaVersion = 1;
-
-const schema = `
-CREATE TABLE sessions (
-  project TEXT NOT NULL, session TEXT NOT NULL, attempt INTEGER NOT NULL,
-  started_ms REAL NOT NULL, ended_ms REAL, task_id TEXT, termination TEXT, reward REAL, correct INTEGER, failure TEXT,
-  metadata TEXT NOT NULL,
-  PRIMARY KEY (project, session, attempt)
-);
-CREATE INDEX sessions_by_time ON sessions (started_ms);
-CREATE TABLE traces (
-  number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
-  project TEXT NOT NULL, session TEXT NOT NULL, attempt INTEGER NOT NULL, role TEXT NOT NULL,
-  api TEXT NOT NULL, model TEXT NOT NULL, started_ms REAL NOT NULL, latency_ms REAL NOT NULL,
-  status TEXT NOT NULL, error TEXT, stop_reason TEXT, policy_version INTEGER,
-  messages TEXT NOT NULL, tools TEXT, reply TEXT, params TEXT NOT NULL, metadata TEXT NOT NULL,
-  prompt_tokens BLOB NOT NULL, tokens BLOB NOT NULL, logprobs BLOB NOT NULL
-);
-CREATE INDEX traces_by_session ON traces (project, session, attempt);
-CREATE INDEX traces_by_time ON traces (started_ms);
-PRAGMA user_version = ${schemaVersion};
-`;
-
-/** The default of `rllm.sdk.store.path`. */
-export const defaultTracePath = "~/.rllm/traces.db";
-
-/** Replaces `~` by the user's home. */
-export const expandHome = (path: string): string =>
-  path === "~" || path.startsWith("~/") ? join(homedir(), path.slice(1)) : path;
+export interface TraceStoreOptions {
+  /** A file, or ":memory:". Default `~/.rllm/traces.db`. */
+  path?: string;
+  /** Default "default". */
+  project?: string;
+  /** False: a file that does not exist is an error. Default true. */
+  create?: boolean;
+  /** Older records are deleted when the store is opened. Default: all are kept. */
+  retentionDays?: number | null;
+  /** See `TraceWriterOptions`. */
+  flushMs?: number | undefined;
+  onProblem?: (text: string) => void;
+}
 
 /**
- * The write-ahead log keeps the file of a killed process intact and lets others read while this process writes.
+ * Opens the SQLite database of recorded model calls.
  *
- * @throws UserError when the file cannot be opened, or is not a trace store of this version
+ * @throws UserError when the file cannot be opened or is not a trace store
+ *
+ * @example
+ * const store = openTraceStore({ path: "traces.db", create: false });
+ * for (const { session, attempt } of store.sessions({ minReward: 1 })) store.traces({ session, attempt });
  */
-export function openTraceDatabase(path: string, { create }: { create: boolean }): TraceDatabase {
-  const file = path === ":memory:" ? path : expandHome(path);
-  try {
-    const found = statSync(file, { throwIfNoEntry: false });
-    if (!create && found === undefined) throw new Error("the file does not exist");
-    // A FIFO would block, and a device has no end.
-    if (found?.isFile() === false) throw new Error("it is not a regular file");
-    if (create && file !== ":memory:") makeFile(file);
-    const database = new Database(file);
-    try {
-      prepare(database, file);
-    } catch (error) {
+export function openTraceStore(options: TraceStoreOptions = {}): TraceStore {
+  const { path = defaultTracePath, project = "default", create = true, retentionDays = null } = options;
+  const database = openTraceDatabase(path, { create });
+  if (retentionDays !== null) deleteBefore(database, Date.now() - retentionDays * 86_400_000);
+  const onProblem = options.onProblem ?? ((text) => process.emitWarning(text));
+  const checkpointer = path === ":memory:" ? undefined : createCheckpointer(expandHome(path), onProblem);
+  const writer = createTraceWriter(database, {
+    project,
+    onWritten: (rows) => checkpointer?.wrote(rows),
+    flushMs: options.flushMs,
+    onProblem,
+  });
+  /** Queries include what was recorded just before. */
+  const afterFlush =
+    <Parameters extends unknown[], Result>(query: (database: TraceDatabase, ...parameters: Parameters) => Result) =>
+    (...parameters: Parameters): Result => {
+      writer.flush();
+      return query(database, ...parameters);
+    };
+  return {
+    trace: writer.trace,
+    session: writer.session,
+    flush: writer.flush,
+    get counts() {
+      return writer.counts;
+    },
+    sessions: afterFlush(listSessions),
+    traces: afterFlush(readTraces),
+    find: afterFlush(readTrace),
+    deleteBefore: afterFlush(deleteBefore),
+    close() {
+      writer.close();
+      checkpointer?.close();
       database.close();
-      throw error;
-    }
-    return database;
-  } catch (error) {
-    if (error instanceof HoneError) throw error;
-    throw new UserError(`the trace store ${file} cannot be opened: ${messageOf(error)}`, {
-      hint: "use another file with rllm.sdk.store.path (or --store)",
-      cause: error,
-    });
-  }
+    },
+  };
 }
-
-/** Readable by its owner only. SQLite gives its log and index the same permissions. */
-function makeFile(file: string): void {
-  makeFolder(dirname(file), 0o700);
-  closeSync(openSync(file, "a", 0o600));
-  for (const each of [file, `${file}-wal`, `${file}-shm`]) if (existsSync(each)) makePrivate(each, 0o600);
-}
-
-function prepare(database: TraceDatabase, file: string): void {
-  database.exec("PRAGMA busy_timeout = 20000");
-  database.exec("PRAGMA journal_mode = WAL");
-  // Commits do not wait for the disk: a killed process does not lose them, but a power failure may lose the last ones.
-  database.exec("PRAGMA synchronous = NORMAL");
-  // `createCheckpointer` copies the log back on another thread. This is the fallback if it falls far behind.
-  database.exec("PRAGMA wal_autocheckpoint = 16000");
-  const version = versionOf(database);
-  if (version === schemaVersion) return;
-  const tables = database.prepare("SELECT count(*) AS tables FROM sqlite_master").get() as { tables: number };
-  if (version !== 0 || tables.tables > 0) {
-    throw new UserError(`${file} is not a trace store of this version of Hone`, {
-      hint: "use another file with rllm.sdk.store.path (or --store), or move this one away",
-    });
-  }
-  database.exec("BEGIN IMMEDIATE");
-  // Another process may have created the tables first.
-  if (versionOf(database) === 0) database.exec(schema);
-  database.exec("COMMIT");
-}
-
-const versionOf = (database: TraceDatabase) =>
-  (database.prepare("PRAGMA user_version").get() as { user_version: number }).user_version;
 
 // Writes traces without delaying calls: records wait in memory for at most `flushMs` and are then written in one
 // transaction. A killed process loses at most those, and nothing for which `flush` has returned.
@@ -334,65 +302,96 @@ export function createCheckpointer(file: string, onProblem: (text: string) => vo
   };
 }
 
-// The trace store of the gateway and of `hone traces`.
+// The file: its tables, and opening it.
 
-export interface TraceStoreOptions {
-  /** A file, or ":memory:". Default `~/.rllm/traces.db`. */
-  path?: string;
-  /** Default "default". */
-  project?: string;
-  /** False: a file that does not exist is an error. Default true. */
-  create?: boolean;
-  /** Older records are deleted when the store is opened. Default: all are kept. */
-  retentionDays?: number | null;
-  /** See `TraceWriterOptions`. */
-  flushMs?: number | undefined;
-  onProblem?: (text: string) => void;
-}
+/** Increased with every change of the tables. Files of other versions are refused. */
+const schemaVersion = 1;
+
+const schema = `
+CREATE TABLE sessions (
+  project TEXT NOT NULL, session TEXT NOT NULL, attempt INTEGER NOT NULL,
+  started_ms REAL NOT NULL, ended_ms REAL, task_id TEXT, termination TEXT, reward REAL, correct INTEGER, failure TEXT,
+  metadata TEXT NOT NULL,
+  PRIMARY KEY (project, session, attempt)
+);
+CREATE INDEX sessions_by_time ON sessions (started_ms);
+CREATE TABLE traces (
+  number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
+  project TEXT NOT NULL, session TEXT NOT NULL, attempt INTEGER NOT NULL, role TEXT NOT NULL,
+  api TEXT NOT NULL, model TEXT NOT NULL, started_ms REAL NOT NULL, latency_ms REAL NOT NULL,
+  status TEXT NOT NULL, error TEXT, stop_reason TEXT, policy_version INTEGER,
+  messages TEXT NOT NULL, tools TEXT, reply TEXT, params TEXT NOT NULL, metadata TEXT NOT NULL,
+  prompt_tokens BLOB NOT NULL, tokens BLOB NOT NULL, logprobs BLOB NOT NULL
+);
+CREATE INDEX traces_by_session ON traces (project, session, attempt);
+CREATE INDEX traces_by_time ON traces (started_ms);
+PRAGMA user_version = ${schemaVersion};
+`;
+
+/** The default of `rllm.sdk.store.path`. */
+export const defaultTracePath = "~/.rllm/traces.db";
+
+/** Replaces `~` by the user's home. */
+export const expandHome = (path: string): string =>
+  path === "~" || path.startsWith("~/") ? join(homedir(), path.slice(1)) : path;
 
 /**
- * Opens the SQLite database of recorded model calls.
+ * The write-ahead log keeps the file of a killed process intact and lets others read while this process writes.
  *
- * @throws UserError when the file cannot be opened or is not a trace store
- *
- * @example
- * const store = openTraceStore({ path: "traces.db", create: false });
- * for (const { session, attempt } of store.sessions({ minReward: 1 })) store.traces({ session, attempt });
+ * @throws UserError when the file cannot be opened, or is not a trace store of this version
  */
-export function openTraceStore(options: TraceStoreOptions = {}): TraceStore {
-  const { path = defaultTracePath, project = "default", create = true, retentionDays = null } = options;
-  const database = openTraceDatabase(path, { create });
-  if (retentionDays !== null) deleteBefore(database, Date.now() - retentionDays * 86_400_000);
-  const onProblem = options.onProblem ?? ((text) => process.emitWarning(text));
-  const checkpointer = path === ":memory:" ? undefined : createCheckpointer(expandHome(path), onProblem);
-  const writer = createTraceWriter(database, {
-    project,
-    onWritten: (rows) => checkpointer?.wrote(rows),
-    flushMs: options.flushMs,
-    onProblem,
-  });
-  /** Queries include what was recorded just before. */
-  const afterFlush =
-    <Parameters extends unknown[], Result>(query: (database: TraceDatabase, ...parameters: Parameters) => Result) =>
-    (...parameters: Parameters): Result => {
-      writer.flush();
-      return query(database, ...parameters);
-    };
-  return {
-    trace: writer.trace,
-    session: writer.session,
-    flush: writer.flush,
-    get counts() {
-      return writer.counts;
-    },
-    sessions: afterFlush(listSessions),
-    traces: afterFlush(readTraces),
-    find: afterFlush(readTrace),
-    deleteBefore: afterFlush(deleteBefore),
-    close() {
-      writer.close();
-      checkpointer?.close();
+export function openTraceDatabase(path: string, { create }: { create: boolean }): TraceDatabase {
+  const file = path === ":memory:" ? path : expandHome(path);
+  try {
+    const found = statSync(file, { throwIfNoEntry: false });
+    if (!create && found === undefined) throw new Error("the file does not exist");
+    // A FIFO would block, and a device has no end.
+    if (found?.isFile() === false) throw new Error("it is not a regular file");
+    if (create && file !== ":memory:") makeFile(file);
+    const database = new Database(file);
+    try {
+      prepare(database, file);
+    } catch (error) {
       database.close();
-    },
-  };
+      throw error;
+    }
+    return database;
+  } catch (error) {
+    if (error instanceof HoneError) throw error;
+    throw new UserError(`the trace store ${file} cannot be opened: ${messageOf(error)}`, {
+      hint: "use another file with rllm.sdk.store.path (or --store)",
+      cause: error,
+    });
+  }
 }
+
+/** Readable by its owner only. SQLite gives its log and index the same permissions. */
+function makeFile(file: string): void {
+  makeFolder(dirname(file), 0o700);
+  closeSync(openSync(file, "a", 0o600));
+  for (const each of [file, `${file}-wal`, `${file}-shm`]) if (existsSync(each)) makePrivate(each, 0o600);
+}
+
+function prepare(database: TraceDatabase, file: string): void {
+  database.exec("PRAGMA busy_timeout = 20000");
+  database.exec("PRAGMA journal_mode = WAL");
+  // Commits do not wait for the disk: a killed process does not lose them, but a power failure may lose the last ones.
+  database.exec("PRAGMA synchronous = NORMAL");
+  // `createCheckpointer` copies the log back on another thread. This is the fallback if it falls far behind.
+  database.exec("PRAGMA wal_autocheckpoint = 16000");
+  const version = versionOf(database);
+  if (version === schemaVersion) return;
+  const tables = database.prepare("SELECT count(*) AS tables FROM sqlite_master").get() as { tables: number };
+  if (version !== 0 || tables.tables > 0) {
+    throw new UserError(`${file} is not a trace store of this version of Hone`, {
+      hint: "use another file with rllm.sdk.store.path (or --store), or move this one away",
+    });
+  }
+  database.exec("BEGIN IMMEDIATE");
+  // Another process may have created the tables first.
+  if (versionOf(database) === 0) database.exec(schema);
+  database.exec("COMMIT");
+}
+
+const versionOf = (database: TraceDatabase) =>
+  (database.prepare("PRAGMA user_version").get() as { user_version: number }).user_version;

@@ -1,4 +1,4 @@
-/** Docker or podman, through its command line. */
+/** Docker or podman, through its command line, and the images that are built once for each content of a folder. */
 import { execFile, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";

@@ -1,5 +1,4 @@
-/** The folder of a Harbor task: which keys and files it may have. Checked before anything runs. */
-
+/** Harbor tasks as a dataset: a folder of tasks or a data set by name, each checked before anything runs. */
 import { spawnSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
@@ -9,6 +8,85 @@ import { RunError, UserError } from "../../base/errors.ts";
 import { nearest } from "../../base/text.ts";
 import { isObject } from "../../base/values.ts";
 import { type Dataset, fromRows } from "../../data/dataset.ts";
+
+/** A task of Harbor, for `harbor()`. */
+export interface HarborTask {
+  /** Its folder. */
+  path: string;
+  name: string;
+  instruction: string;
+}
+
+/** @returns the folders of the tasks in a folder, or the folder itself if it is a task */
+export function taskFolders(folder: string): string[] {
+  const root = resolve(folder);
+  if (existsSync(join(root, "task.toml"))) return [root];
+  const names = existsSync(root) ? readdirSync(root).sort() : [];
+  const folders = names.map((name) => join(root, name)).filter((path) => existsSync(join(path, "task.toml")));
+  if (folders.length > 0) return folders;
+  throw new UserError(`${folder} contains no Harbor task (a folder with task.toml)`);
+}
+
+export interface HarborTasksOptions {
+  /** Of a data set's name: a registry file of Harbor, or its address. Default: Harbor's own registry. */
+  registry?: string;
+}
+
+/**
+ * All tasks of a folder or of a data set's name (`name@version`), checked: an unknown key, a limit that is missing or not positive, or a missing file is an error.
+ *
+ * @throws UserError listing what is wrong with the tasks
+ * @example
+ * defineExperiment({ train: harborTasks("./tasks"), workflow: harbor({ agent: "pi" }) })
+ */
+export function harborTasks(folder: string, { registry }: HarborTasksOptions = {}): Dataset<HarborTask> {
+  const isName = isDatasetName(folder) && !existsSync(folder);
+  const tasks = (isName ? downloadDataset(folder, registry) : taskFolders(folder)).map(readTask);
+  const problems = tasks.flatMap(({ name, problems }) => problems.map((problem) => `${name}: ${problem}`));
+  if (problems.length > 0) {
+    const more = problems.length > 20 ? `\n  and ${problems.length - 20} more` : "";
+    throw new UserError(`the tasks of ${folder} are not valid:\n  ${problems.slice(0, 20).join("\n  ")}${more}`, {
+      hint: `"hone tasks check ${folder}" lists everything, and tries each task`,
+    });
+  }
+  const rows = tasks.map(({ path, name, instruction }) => ({ path, name, instruction }));
+  return fromRows(isName ? folder : basename(resolve(folder)), rows, { id: ({ name }) => name });
+}
+
+// Data sets of Harbor by name, as Harbor's own registry client resolves them.
+
+const script = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
+
+/** `name`, `name@version` or `organization/name@version`. */
+const isDatasetName = (text: string) => /^[\w.-]+(\/[\w.-]+)?@[\w.:-]+$/.test(text);
+
+/**
+ * Synchronous, so that a script can define its datasets without `await`. Harbor keeps the tasks in its cache.
+ *
+ * @param registry a JSON file or its address; default: Harbor's own registry
+ * @returns the folders of the tasks
+ * @throws UserError if the registry does not have the data set; RunError if Harbor cannot be installed
+ */
+function downloadDataset(name: string, registry?: string): string[] {
+  const setUp = ["environment", "harbor", "--json"];
+  const prepared = spawnSync(process.execPath, [script("scripts/setup.mjs"), ...setUp], {
+    encoding: "utf8",
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  const { python, error } = JSON.parse(lastLine(prepared.stdout) || "{}") as { python?: string; error?: string };
+  if (python === undefined) throw new RunError(`Harbor cannot be installed: ${error ?? "the set-up ended"}`);
+  const args = [script("worker/hone_harbor/dataset.py"), name, ...(registry === undefined ? [] : [registry])];
+  const env = { ...process.env, HARBOR_TELEMETRY: "0" };
+  const found = spawnSync(python, args, { encoding: "utf8", env, maxBuffer: 2 ** 28 });
+  if (found.status === 0) return JSON.parse(lastLine(found.stdout)) as string[];
+  throw new UserError(`Harbor's data set ${name} cannot be downloaded: ${lastLine(found.stderr)}`, {
+    hint: registry === undefined ? "check the name; { registry } names another registry" : `check ${registry}`,
+  });
+}
+
+const lastLine = (text: string) => text.trim().split("\n").at(-1) ?? "";
+
+// The folder of a Harbor task: which keys and files it may have. Checked before anything runs.
 
 /** `limit`: a number of seconds above zero. `true`: a value. A table names its keys; in a list, those of each entry. */
 type Shape =
@@ -160,83 +238,4 @@ function checkShape(value: unknown, shape: Shape, at: string, problems: string[]
       problems.push(`${name} is not a key of Harbor's tasks${near === undefined ? "" : `; did you mean ${near}?`}`);
     }
   }
-}
-
-// Data sets of Harbor by name, as Harbor's own registry client resolves them.
-
-const script = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
-
-/** `name`, `name@version` or `organization/name@version`. */
-const isDatasetName = (text: string) => /^[\w.-]+(\/[\w.-]+)?@[\w.:-]+$/.test(text);
-
-/**
- * Synchronous, so that a script can define its datasets without `await`. Harbor keeps the tasks in its cache.
- *
- * @param registry a JSON file or its address; default: Harbor's own registry
- * @returns the folders of the tasks
- * @throws UserError if the registry does not have the data set; RunError if Harbor cannot be installed
- */
-function downloadDataset(name: string, registry?: string): string[] {
-  const setUp = ["environment", "harbor", "--json"];
-  const prepared = spawnSync(process.execPath, [script("scripts/setup.mjs"), ...setUp], {
-    encoding: "utf8",
-    stdio: ["ignore", "pipe", "inherit"],
-  });
-  const { python, error } = JSON.parse(lastLine(prepared.stdout) || "{}") as { python?: string; error?: string };
-  if (python === undefined) throw new RunError(`Harbor cannot be installed: ${error ?? "the set-up ended"}`);
-  const args = [script("worker/hone_harbor/dataset.py"), name, ...(registry === undefined ? [] : [registry])];
-  const env = { ...process.env, HARBOR_TELEMETRY: "0" };
-  const found = spawnSync(python, args, { encoding: "utf8", env, maxBuffer: 2 ** 28 });
-  if (found.status === 0) return JSON.parse(lastLine(found.stdout)) as string[];
-  throw new UserError(`Harbor's data set ${name} cannot be downloaded: ${lastLine(found.stderr)}`, {
-    hint: registry === undefined ? "check the name; { registry } names another registry" : `check ${registry}`,
-  });
-}
-
-const lastLine = (text: string) => text.trim().split("\n").at(-1) ?? "";
-
-// Folders of Harbor tasks as a dataset.
-
-/** A task of Harbor, for `harbor()`. */
-export interface HarborTask {
-  /** Its folder. */
-  path: string;
-  name: string;
-  instruction: string;
-}
-
-/** @returns the folders of the tasks in a folder, or the folder itself if it is a task */
-export function taskFolders(folder: string): string[] {
-  const root = resolve(folder);
-  if (existsSync(join(root, "task.toml"))) return [root];
-  const names = existsSync(root) ? readdirSync(root).sort() : [];
-  const folders = names.map((name) => join(root, name)).filter((path) => existsSync(join(path, "task.toml")));
-  if (folders.length > 0) return folders;
-  throw new UserError(`${folder} contains no Harbor task (a folder with task.toml)`);
-}
-
-export interface HarborTasksOptions {
-  /** Of a data set's name: a registry file of Harbor, or its address. Default: Harbor's own registry. */
-  registry?: string;
-}
-
-/**
- * All tasks of a folder or of a data set's name (`name@version`), checked: an unknown key, a limit that is missing or not positive, or a missing file is an error.
- *
- * @throws UserError listing what is wrong with the tasks
- * @example
- * defineExperiment({ train: harborTasks("./tasks"), workflow: harbor({ agent: "pi" }) })
- */
-export function harborTasks(folder: string, { registry }: HarborTasksOptions = {}): Dataset<HarborTask> {
-  const isName = isDatasetName(folder) && !existsSync(folder);
-  const tasks = (isName ? downloadDataset(folder, registry) : taskFolders(folder)).map(readTask);
-  const problems = tasks.flatMap(({ name, problems }) => problems.map((problem) => `${name}: ${problem}`));
-  if (problems.length > 0) {
-    const more = problems.length > 20 ? `\n  and ${problems.length - 20} more` : "";
-    throw new UserError(`the tasks of ${folder} are not valid:\n  ${problems.slice(0, 20).join("\n  ")}${more}`, {
-      hint: `"hone tasks check ${folder}" lists everything, and tries each task`,
-    });
-  }
-  const rows = tasks.map(({ path, name, instruction }) => ({ path, name, instruction }));
-  return fromRows(isName ? folder : basename(resolve(folder)), rows, { id: ({ name }) => name });
 }

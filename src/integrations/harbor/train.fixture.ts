@@ -2,7 +2,6 @@
  * A program for runs.e2e.ts: three steps on Harbor tasks. Arguments: the tasks, the run folder, "resume" to continue it, and
  * the gateway's port for containers with a network of their own.
  */
-
 import { characterChat, tabularEngine } from "../../testing/index.ts";
 import { train } from "../../trainer/train.ts";
 import { harbor, harborTasks } from "./index.ts";

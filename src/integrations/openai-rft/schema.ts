@@ -1,6 +1,8 @@
-/** The grader files of OpenAI's reinforcement fine-tuning and Evals, and what Hone refuses of them. */
+/** The files of OpenAI's graders: their schema, templates and formulas, and what Hone refuses of them. */
+
 import { z } from "zod";
 import { UserError } from "../../base/errors.ts";
+import { beginningOf } from "../../base/text.ts";
 import { isObject, ownValue } from "../../base/values.ts";
 
 const text = z.string();
@@ -196,7 +198,7 @@ function toPath(reference: string, template: string): string[] {
   const [namespace, part] = path;
   if (namespace === "item") return path;
   if (namespace === "sample" && part !== undefined && sampleParts.includes(part)) return path;
-  const shown = JSON.stringify(template.length > 60 ? `${template.slice(0, 60)}...` : template);
+  const shown = JSON.stringify(beginningOf(template, 60));
   throw new UserError(
     `${text} in ${shown} is not supported: templates read item, and of sample ${sampleParts.join(", ")}`,
   );

@@ -1,5 +1,10 @@
 """Decodes PNG and JPEG files in child processes, `python -m hone_worker.images.decoder`: a file that takes too long, needs too much
-memory or crashes a decoder fails alone. Imports nothing slow."""
+memory or crashes a decoder fails alone. Imports nothing slow.
+
+Each worker has up to two. An image may take 10 s of processor time, enforced by the kernel (`setitimer`), and 2 GiB of address space: the
+largest photo needs 1.5 s and less than 1 GiB, and the slowest file within the limits of src/images/images.ts 2.3 s. The one-process worker
+answers `put_media` from another thread, so samples continue. All environments pin the same Pillow: 12 and 13 resize differently if one side
+grows and the other shrinks (noise of 640x480 to 644x476: 31% of the values differ)."""
 
 import json
 import os

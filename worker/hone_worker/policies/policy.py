@@ -1,7 +1,12 @@
 """A policy: weights over a base model with a published and a current version, an optimizer, and its files.
 
 Sampling uses the published weights, training the current ones. They are equal until an optimizer step, and
-again after the next publish."""
+again after the next publish.
+
+There is one merged copy of the weights, tagged with the policy and version that it was merged from, and `publish` only
+moves the tag. The LoRA matrices of the published version are kept, and merged again when another adapter or the
+reference is used, or when a sample needs the published weights after a step that is not published. All weights have no
+second copy: a sample between a step and `publish` waits for `publish` (`capabilities.frozenSampler.full` is false)."""
 
 from abc import abstractmethod
 from collections.abc import Callable

@@ -4,7 +4,16 @@ Rounding to nearest would drop an update until it exceeds half a unit in the las
 weight. Here each weight has its own fixed threshold: it is rounded up if the part of the unit to be dropped
 exceeds the threshold. Thresholds are uniform and pairwise independent, so that over many weights an update of
 any size arrives as a whole. They depend only on the weight's name: equal parameters always become equal
-weights, in the sampler, in the trainer, after a resume and in an export.
+weights, in the sampler, in the trainer, after a resume and in an export. A weight that moves in one direction is never
+rounded in the other, and one that is exactly a bfloat16 number stays as it is, so an untrained adapter is the base model.
+
+Measured with SmolLM2-135M: the rise of a text's summed log-probability after 12 AdamW steps (noise 0.2 to 0.3):
+    LoRA of rank 32, learning rate 2e-5   float32  8.3   thresholds  7.9   nearest 2.6   PEFT in bfloat16 3.7
+    LoRA of rank 32, learning rate 1e-4   float32 39.0   thresholds 38.5   nearest 26.9  PEFT in bfloat16 35.5
+    all weights,     learning rate 5e-6   float32 38.8   thresholds 38.3   nearest 4.8
+PEFT loses updates, too: it rounds the base layer's output and then adds the adapter's. In 16 steps of `examples/larger-number`
+(three seeds), the rewards of bfloat16 and float32 differ by less than those of two seeds. Merging with rank 32 takes 0.45 s of
+one core instead of 0.35 s, and measuring what is lost 0.05 s per step: together under 1% of a step of the benchmark grpo-step.
 """
 
 import hashlib

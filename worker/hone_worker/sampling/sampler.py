@@ -179,7 +179,12 @@ class Sampler:
         return max(1, min(self._block, left, batch.most_ahead))
 
     def _draw_block(self, queue: _Queue, count: int) -> None:
-        """Draws `count` tokens of each row without waiting for the device, then waits once."""
+        """Draws `count` tokens of each row without waiting for the device, then waits once.
+
+        Launches are not recorded as CUDA graphs. A graph replays the same addresses and shapes, but each token adds a
+        column to a bucket's cache (attention/decode.py), rows leave and join, and the cache moves when it grows. The form
+        to try first, if `npm run proof -- gpu` shows that 32 rows take as long as one: columns rounded up to 64 and
+        masked, in buffers that do not move. On NVIDIA GPUs vLLM, which has graphs, is the default sampler."""
         rows = queue.batch.rows
         draws = [row.request.draw for row in rows]
         seeds = np.tile(np.array([row.request.seed for row in rows], np.uint64), count)

@@ -1,5 +1,4 @@
 /** The anatomy of a step: what each rollout did and waited for, from the journal. */
-
 import { UserError } from "../../../base/errors.ts";
 import { withInside } from "../../../base/files.ts";
 import { zip } from "../../../base/values.ts";

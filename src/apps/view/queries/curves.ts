@@ -1,11 +1,12 @@
-/** The metrics of a run as columns, and the newest values of many runs. */
-
+/** The metrics of runs as columns, and how values are distributed over the episodes of a run. */
 import { UserError } from "../../../base/errors.ts";
 import { filterCondition } from "../../../tracking/filter.ts";
 import type { IndexDatabase } from "../database.ts";
 import { type Bounds, boundsOf, type ColoringName, coloringNames } from "../token-scale.ts";
 import { episode } from "./episode.ts";
 import { fromStored, type Given, type JsonNumber, type Kind, kindOf } from "./parameters.ts";
+
+// Curves of one run, and the newest values of many.
 
 export interface CurvesQuery {
   /** Joined by commas; default: all. */

@@ -1,5 +1,4 @@
-/** Rows of episodes from the index. */
-
+/** Lists of episodes from the index, by filter and by full text. */
 import { UserError } from "../../../base/errors.ts";
 import { append, zip } from "../../../base/values.ts";
 import { type Condition, filterCondition, searchTerms, searchWords } from "../../../tracking/filter.ts";

@@ -1,5 +1,4 @@
-/** Failures by boundary and message. */
-
+/** What went wrong in a run: failures by boundary and message, and the lines of its journal. */
 import { withInside } from "../../../base/files.ts";
 import { filterCondition } from "../../../tracking/filter.ts";
 import { eventOf, type JournalLine, journalName, readJournalLine } from "../../../tracking/journal.ts";
@@ -8,6 +7,8 @@ import type { IndexDatabase } from "../database.ts";
 import { readJournalState } from "../run-index.ts";
 import { rowsWhere, whereOf } from "./episodes.ts";
 import { type Given, wholeNumberOf } from "./parameters.ts";
+
+// Failures by boundary and message.
 
 interface FailureRow {
   episode: number;

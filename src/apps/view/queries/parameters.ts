@@ -1,7 +1,9 @@
-/** Values as the API sends them. */
+/** What all queries share: values as the API sends them, checked parameters, images by their hash. */
 import { UserError } from "../../../base/errors.ts";
 import { readInside } from "../../../base/files.ts";
 import { checkImage, type ImageType, imageFile, imageLimits, mediaFolder } from "../../../images/images.ts";
+
+// Values as the API sends them.
 
 /** JSON has no NaN and no infinities. */
 export type JsonNumber = number | "NaN" | "Infinity" | "-Infinity";

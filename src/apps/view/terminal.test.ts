@@ -6,18 +6,7 @@ import { readEpisode, tokenAdvantages } from "../../tracking/episodes.ts";
 import { journalFile } from "../../tracking/journal.ts";
 import { toJson } from "../../tracking/json-lines.ts";
 import { sampleEpisode, sampleStep, sampleTrajectory } from "../../trajectories/sample-episodes.fixture.ts";
-import {
-  type BrowserContent,
-  type BrowserState,
-  draw,
-  openContent,
-  openState,
-  press,
-  rowText,
-  span,
-  tokenStyle,
-  wrap,
-} from "./terminal.ts";
+import { episodeRow, openContent, type Row, rowText, span, tokenStyle, transcript, wrap } from "./terminal.ts";
 
 const run = temporaryFolder("view");
 
@@ -35,58 +24,22 @@ const line = (at: number) => `${JSON.stringify({ step: at, "reward/mean": at / 2
 writeFileSync(join(run, "metrics.jsonl"), line(1) + line(2));
 
 const cache = temporaryFolder("view-cache");
-const pieces = (tokens: Iterable<number>) => Array.from(tokens, (token) => `<${token}>`);
-const opened = await openContent(run, "a-run", "", cache);
-afterAll(() => opened.close());
-const content: BrowserContent = { ...opened, pieces };
-const size = { columns: 90, rows: 30 };
-const text = (state: BrowserState) =>
-  draw(state, content, size)
-    .map((row) => rowText(row, false))
-    .join("\n");
+const content = await openContent(run, "a-run", "", cache);
+afterAll(() => content.close());
+const textOf = (rows: readonly Row[]) => rows.map((row) => rowText(row, false)).join("\n");
 
-function walk(...names: string[]): BrowserState {
-  return names.reduce((state, name) => press(state, name, content, size)!, openState(content));
-}
-
-describe("the browser", () => {
-  it("begins with the run and its steps, the last one selected", () => {
-    const shown = text(openState(content));
-    expect(shown).toContain("a-run: 2 steps");
-    expect(shown).toContain("  step    2  train       reward 1");
-    expect(shown).toContain("> step    2  validation");
-    expect(shown.split("\n")).toHaveLength(size.rows - 1);
-  });
-
-  it("opens episodes, then the turns of one, and goes back", () => {
-    expect(text(walk("up", "enter"))).toMatch(/> 1 +0\.700 +1 +2 /);
-    const turns = text(walk("up", "enter", "down", "enter"));
-    expect(turns).toContain("t/0:1");
-    expect(turns).toContain("solver: reward 1, advantage +0.7");
-    expect(turns).toContain("user:\nWhich letters?\nassistant:\n<4><5>\nturn 1: 3 tokens of prompt, 2 sampled");
-    expect(walk("up", "enter", "down", "enter", "left", "left")).toEqual(walk("up", "enter", "down", "left"));
-  });
-
-  it("goes from episode to episode, and through the colorings", () => {
-    expect(text(walk("enter", "enter", "n"))).toContain("t/0:1");
-    expect(text(walk("enter", "enter", "n", "n", "n", "p"))).toContain("t/0:1");
-    expect(text(walk("enter", "enter", "c"))).toContain("logprob:");
-    expect(walk("c", "c", "c").coloring).toBe("advantage");
-  });
-
-  it("ends with q, and ignores unknown keys", () => {
-    expect(press(walk("enter"), "q", content, size)).toBeUndefined();
-    expect(walk("enter", "x", "")).toEqual(walk("enter"));
-  });
-
-  it("fits any terminal", () => {
-    for (const rows of [1, 2, 3, 8]) {
-      const small = { columns: 10, rows };
-      const drawn = draw(walk("enter", "enter"), content, small);
-      expect(drawn.every((row) => rowText(row, false).length <= 10)).toBe(true);
-      expect(drawn.length).toBeLessThanOrEqual(Math.max(2, rows));
-    }
-  });
+it("shows the run and its steps, the episodes of a step, and the turns of one", () => {
+  expect(textOf(content.head(90))).toContain("a-run: 2 steps");
+  expect(textOf(content.files.map(content.fileRow))).toMatch(
+    /^step {4}1 {2}train {7}reward 0\.500\nstep {4}2 {2}train {7}reward 1\nstep {4}2 {2}validation/,
+  );
+  const [, second] = content.episodes(content.files[1]!);
+  expect(textOf([episodeRow(second!)])).toMatch(/^1 +0\.700 +1 +2 .*t\/0:1/);
+  const pieces = (tokens: Iterable<number>) => Array.from(tokens, (token) => `<${token}>`);
+  const turns = textOf(transcript(content.read(second!), { coloring: "advantage", width: 90, pieces }));
+  expect(turns).toContain("t/0:1");
+  expect(turns).toContain("solver: reward 1, advantage +0.7");
+  expect(turns).toContain("user:\nWhich letters?\nassistant:\n<4><5>\nturn 1: 3 tokens of prompt, 2 sampled");
 });
 
 it("shows what matches a filter", async () => {
@@ -156,11 +109,76 @@ it("shows terminal escapes of models and clients as dots, in the list and in the
   const episode = readEpisode(toJson(made));
   const row = { ...content.episodes(content.files[0]!)[0]!, id: made.id, preview: hostile };
   for (const pieces of [undefined, () => [hostile]]) {
-    const known: BrowserContent = { ...content, episodes: () => [row], read: () => episode, pieces };
-    for (const screen of ["episodes", "episode"] as const) {
-      const rows = draw({ ...openState(known), screen }, known, size).map((row) => rowText(row, false));
-      expect(rows.join("")).toContain("]0;owned");
-      expect(rows.join("")).not.toMatch(/[\p{Cc}\u202e]/u);
+    const turns = transcript(episode, { coloring: "advantage", width: 90, pieces });
+    for (const rows of [[episodeRow(row)], turns]) {
+      const shown = rows.map((one) => rowText(one, false)).join("");
+      expect(shown).toContain("]0;owned");
+      expect(shown).not.toMatch(/[\p{Cc}\u202e]/u);
     }
   }
+});
+
+// One episode.
+const user = { role: "user", content: "What is 2+2?" } as const;
+const called = { id: "call_0", name: "add", arguments: { a: 2, b: 2 } };
+const tools = [{ name: "add", description: "Adds two numbers.", parameters: { properties: { a: {}, b: {} } } }];
+
+const episode = sampleEpisode("sums/0:0", {
+  row: { question: "2+2", answer: 4 },
+  metrics: { tool_calls: 2, odd: Number.NaN },
+  trajectories: [
+    sampleTrajectory({
+      scores: { own: 0, kind: 0.5 },
+      steps: [
+        sampleStep([1], [2], { messages: [user], text: "<tool_call>", tools }),
+        sampleStep([1, 2], [3], {
+          messages: [
+            user,
+            { role: "assistant", content: "", reasoning: "I add.", toolCalls: [called] },
+            { role: "tool", content: "4", toolCallId: "call_0", name: "add" },
+          ],
+          ...{ tools, text: "It is {" },
+          reply: {
+            ...{ content: "It is {", toolCalls: [] },
+            problems: [{ kind: "malformed_tool_call", message: "no JSON", text: "{" }],
+          },
+        }),
+      ],
+    }),
+  ],
+});
+
+it("hone view shows the task's row, tools, calls and metrics, and says that replies without a tokenizer have one color", () => {
+  const kept = readEpisode(toJson(episode));
+  const text = transcript(kept, { coloring: "advantage", width: 80, pieces: undefined }).map((row) =>
+    rowText(row, false),
+  );
+  expect(text).toEqual([
+    "sums/0:0: env_done, 1.0 s",
+    'task: {"question":"2+2","answer":4}',
+    "metrics: tool_calls 2, odd NaN",
+    "The run folder has no tokenizer, so a reply has one color: its mean advantage.",
+    "",
+    "solver: reward 0 (own 0, kind 0.5)",
+    "",
+    "tools: add(a, b): Adds two numbers.",
+    "",
+    ...["user:", "What is 2+2?", "assistant:", "<tool_call>"],
+    "turn 1: 1 tokens of prompt, 1 sampled by version 0, ended by stop",
+    "",
+    ...["tool add:", "4", "assistant:", "It is {", "malformed_tool_call: no JSON"],
+    "turn 2: 2 tokens of prompt, 1 sampled by version 0, ended by stop",
+  ]);
+});
+
+it("hone view shows calls and thinking of a history that a client rewrote", () => {
+  const kept = readEpisode(toJson(episode));
+  const rewritten = {
+    ...kept,
+    trajectories: [{ ...kept.trajectories[0]!, steps: kept.trajectories[0]!.steps.slice(1) }],
+  };
+  const rows = transcript(rewritten, { coloring: "mask", width: 80, pieces: undefined });
+  expect(rows.map((row) => rowText(row, false))).toEqual(
+    expect.arrayContaining(["assistant:", "thinking: I add.", 'calls add({"a":2,"b":2})', "tool add:", "4"]),
+  );
 });
