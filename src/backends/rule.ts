@@ -1,5 +1,4 @@
 /** A rule about settings. Start-up checks, `hone config --explain`, dry runs and the reference pages all read the same rules. */
-import { isDeepStrictEqual } from "node:util";
 import { type AdvantageOptions, splitEstimatorMap } from "../algorithms/advantages.ts";
 import type { CustomLoss } from "../algorithms/custom-loss.ts";
 import { type EstimatorSpec, estimators } from "../algorithms/estimators.ts";
@@ -7,7 +6,7 @@ import type { PolicyLossDefinition } from "../algorithms/loss-definition.ts";
 import { definitionOf, lossByName, policyLosses } from "../algorithms/policy-losses.ts";
 import { ownValue } from "../base/values.ts";
 import type { ComposedConfig } from "../config/compose.ts";
-import type { Backend } from "../config/schema/about.ts";
+import type { About, Backend } from "../config/schema/about.ts";
 import { type Config, configKeys } from "../config/schema.ts";
 import { sharedKeys } from "../config/synonyms.ts";
 import { valueAt } from "../config/tree.ts";
@@ -92,8 +91,10 @@ export function needs(
   return { outcome: "no effect", keys, requires, isMet: ({ config, script }) => isMet(config, script) };
 }
 
-export function needsValue(key: string, value: string | boolean | null, keys: readonly string[]): Rule {
-  return needs(`${key}=${value}`, keys, (config) => isDeepStrictEqual(valueAt(config, key), value));
+/** @param condition `KEY=VALUE` */
+export function needsValue(condition: NonNullable<About["when"]>, keys: readonly string[]): Rule {
+  const [key = "", value] = condition.split("=");
+  return needs(condition, keys, (config) => String(valueAt(config, key)) === value);
 }
 
 /** Settings that contradict others. */

@@ -80,6 +80,16 @@ test("keys read in other ways are read in the listed files", () => {
   }
 });
 
+test("the condition of a key names a key and one of its values", () => {
+  const conditions = [...configKeys.values()].flatMap(({ when }) => when);
+  expect(conditions.length).toBeGreaterThan(40);
+  for (const condition of new Set(conditions)) {
+    const [key = "", value = ""] = condition.split("=");
+    const parsed = ["true", "false", "null"].includes(value) ? JSON.parse(value) : value;
+    expect(configKeys.get(key)?.schema.safeParse(parsed).success, condition).toBe(true);
+  }
+});
+
 /** Whether all values except the default are refused. */
 function isRefused({ about: { later }, options, default: fallback }: KeyDescription): boolean {
   if (typeof later === "string") return true;

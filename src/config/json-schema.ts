@@ -55,6 +55,7 @@ function forEditors(json: JsonSchema): JsonSchema {
     note,
     options,
     aliases,
+    when: _when,
     ...type
   } = json as JsonSchema & About;
   const words = [

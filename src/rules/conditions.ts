@@ -26,7 +26,7 @@ import {
 } from "../backends/rule.ts";
 import { alternates, isOnGpu, startsServer } from "../backends/servers/started-server.ts";
 import { actsOnAdvantages, comparesLikely, divergenceIn, learnsFromRewards, teachersIn } from "../backends/teachers.ts";
-import type { Config } from "../config/schema.ts";
+import { type Config, configKeys } from "../config/schema.ts";
 import { isPerStep } from "./contradictions.ts";
 
 const algorithm = "rllm.algorithm";
@@ -50,26 +50,21 @@ const hasRatios = ({ training, rllm: { algorithm } }: Config) =>
   training.num_minibatches * training.ppo_epochs > 1 || algorithm.rollout_correction.bypass_mode === true;
 const several = `several optimizer steps per batch (training.num_minibatches or ppo_epochs above 1), or ${correction}.bypass_mode=true; with one step per batch, every ratio is 1`;
 
+/** What the schema says by `when`. */
+const statedConditions = [...configKeys.values()].flatMap(({ key, when }) => when.map((one) => needsValue(one, [key])));
+
 export const conditions: readonly Rule[] = [
-  needsValue("rllm.remote_runtime.enabled", true, below("rllm.remote_runtime", "enabled")),
-  needsValue("rllm.async_training.enable", true, below("rllm.async_training", "enable")),
-  needsValue("rllm.compact_filtering.enable", true, below("rllm.compact_filtering", "enable")),
-  needsValue("rllm.dynamic_sampling.enable", true, ["rllm.dynamic_sampling.max_rounds"]),
-  needsValue("rllm.reward.overlong.enable", true, below("rllm.reward.overlong", "enable")),
-  needsValue("rllm.reward.running_norm", true, ["rllm.reward.running_norm_minus_mean"]),
+  ...statedConditions,
   needs(
     "rllm.reward.model",
     under("rllm.reward", "model_weights", "own_weight", "normalize", "use_engine"),
     ({ rllm }) => rllm.reward.model !== null,
   ),
-  needsValue("rllm.reward.use_engine", true, ["rllm.reward.engine_url"]),
   needs(
     "rllm.reward.remote_url or use_engine",
     under("rllm.reward", "batch_size", "timeout", "retries"),
     ({ rllm: { reward } }) => reward.remote_url.length > 0 || (reward.model !== null && reward.use_engine),
   ),
-  needsValue("rllm.episode_logging.log_episodes", true, ["rllm.episode_logging.episode_log_dir"]),
-  needsValue("rllm.rejection_sample.enable", true, ["rllm.rejection_sample.multiplier"]),
   needs(
     "rllm.rejection_sample.mode=episode, or enable=true without a mode",
     under("rllm.rejection_sample", "min_partial_solve_tasks", "max_rounds"),
@@ -77,7 +72,6 @@ export const conditions: readonly Rule[] = [
       (rejection.mode ?? (rejection.enable ? "episode" : "none")) === "episode",
   ),
 
-  needsValue("rllm.stepwise_advantage.enable", true, under("rllm.stepwise_advantage", "mode", "normalize_by_steps")),
   needs(
     "rllm.stepwise_advantage.mode=per_step or normalize_by_steps=true",
     ["rllm.stepwise_advantage.enable"],
@@ -90,11 +84,6 @@ export const conditions: readonly Rule[] = [
   ),
 
   needs(critic, [...below("rllm.critic"), `${algorithm}.lam`], hasCritic),
-  needsValue(
-    `${algorithm}.use_precomputed_advantage`,
-    false,
-    under(algorithm, "adv_estimator", "estimator_preset", "norm_adv_by_std_in_grpo"),
-  ),
   needs(
     `${algorithm}.use_precomputed_advantage=false, or a loss in the map`,
     [`${algorithm}.estimator_map`],
@@ -117,7 +106,6 @@ export const conditions: readonly Rule[] = [
     ],
     hasRatios,
   ),
-  needsValue(`${algorithm}.loss_agg_mode`, "seq-mean-token-sum-norm", [`${algorithm}.loss_scale_factor`]),
   needs(`${algorithm}.kl_beta above 0`, under(algorithm, "kl_target", "kl_estimator", "use_kl_in_reward"), hasKl),
   needs(
     `${algorithm}.kl_beta above 0, or a loss of your own that reads referenceLogprob`,
@@ -147,7 +135,6 @@ export const conditions: readonly Rule[] = [
     ({ rllm }) => (rllm.algorithm.rollout_correction.rs_mode ?? []).length > 0,
   ),
 
-  needsValue("rllm.agent.engine_args.n_parallel_agents", null, [`${workflow}.n_parallel_tasks`]),
   needs(
     "rllm.trainer.total_batches of 0 or less",
     ["rllm.trainer.total_epochs"],
@@ -160,23 +147,12 @@ export const conditions: readonly Rule[] = [
     rllm.trainer.logger.includes("tensorboard"),
   ),
   needs("rllm.trainer.plot_every above 0", ["rllm.trainer.plot_dir"], ({ rllm }) => rllm.trainer.plot_every > 0),
-  // Asynchronous steps have rllm.async_training.mini_batch_size tasks.
-  needsValue("rllm.async_training.enable", false, withOlderNames(["rllm.data.train_batch_size"])),
-
-  needsValue("rllm.gateway.store", "sqlite", [
-    "rllm.gateway.db_path",
-    ...under("rllm.sdk.store", "path", "retention_days"),
-  ]),
-  needsValue("rllm.gateway.db_path", null, ["rllm.sdk.store.path"]),
-  needsValue("rllm.gateway.host", null, ["rllm.sdk.proxy.host"]),
-  needsValue("rllm.gateway.port", null, ["rllm.sdk.proxy.port"]),
 
   needs(
     "model.lora_rank above 0",
     under("model", "lora_alpha", "train_unembed", "train_attn", "train_mlp", "train_experts"),
     ({ model }) => model.lora_rank > 0,
   ),
-  needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
   needs(
     "a validation dataset in the script, or data.val_files",
     ["training.best_metric", ...under("rllm.trainer", "test_freq", "val_before_train")],
@@ -293,15 +269,12 @@ export const sources: readonly Rule[] = [
     "training.source=rollouts",
     ({ training, rllm }) => !rllm.async_training.enable || training.source === "rollouts",
   ),
-  needsValue("training.source", "rollouts", ofRollouts),
-  needsValue("training.source", "rows", below("sft")),
-  needsValue("training.source", "pairs", below("dpo")),
+  needsValue("training.source=rollouts", ofRollouts),
   needs(
     "hone sft or hone dpo",
     under("data", "train_files", "val_files", "max_length", "truncation"),
     ({ training }) => training.source !== "rollouts",
   ),
-  needsValue("dpo.loss_type", "robust", ["dpo.label_smoothing"]),
 ];
 
 // What settings of `distillation` require, and what they do to other settings.
@@ -328,7 +301,7 @@ const models = (config: Config) => teachersIn(config).flatMap((one) => (one.kind
 const usesTopk = "a divergence over several tokens (forward_kl_topk, cross_entropy_topk, reverse_kl_topk or jsd)";
 
 export const distillationRules: readonly Rule[] = [
-  needsValue(`${section}.enabled`, true, [
+  needsValue(`${section}.enabled=true`, [
     ...below(section, "enabled"),
     ...below(older, "enable").filter((key) => key !== `${older}.shared_tokenizer`),
   ]),

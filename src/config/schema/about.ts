@@ -14,6 +14,8 @@ export interface About {
    * sentence. Delete it once the key takes effect.
    */
   later?: string;
+  /** `KEY=VALUE`: without it, the key has no effect. Of a section: its keys, except `KEY` itself. */
+  when?: `${string}=${string}`;
   /** The backends that support the key; all if absent. On other backends only the default is accepted. */
   backends?: readonly Backend[];
   /** What to set instead when the key is rejected. */

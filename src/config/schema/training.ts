@@ -78,7 +78,12 @@ export const training = section({
       aliases: { disable: "off", resume_path: "path" },
       note: "The values disable and resume_path of rLLM and verl are accepted as aliases of off and path.",
     }),
-  resume_from_path: z.string().nullable().default(null).describe("Checkpoint to resume from with resume_mode=path."),
+  resume_from_path: z
+    .string()
+    .nullable()
+    .default(null)
+    .describe("Checkpoint to resume from with resume_mode=path.")
+    .meta({ when: "training.resume_mode=path" }),
   resume_from_tinker_id: z
     .templateLiteral(["tinker://", text])
     .meta({ title: "tinker://RUN/weights/NAME" })
@@ -125,7 +130,11 @@ const sizes = {
   train_batch_size: positive
     .default(64)
     .describe("Number of tasks per training step.")
-    .meta({ note: "rLLM's tinker.yaml has 32; Hone follows rLLM's documentation (64)." }),
+    // Asynchronous steps have rllm.async_training.mini_batch_size tasks.
+    .meta({
+      when: "rllm.async_training.enable=false",
+      note: "rLLM's tinker.yaml has 32; Hone follows rLLM's documentation (64).",
+    }),
   val_batch_size: count
     .min(-1)
     .refine((size) => size !== 0, "must be -1 or at least 1")
@@ -320,7 +329,7 @@ export const sft = section({
     .enum(["nll", "dft"])
     .default("nll")
     .describe("nll: negative log-likelihood. dft: each token's loss times its own probability (arXiv 2508.05629)."),
-});
+}).meta({ when: "training.source=rows" });
 
 export const dpo = section({
   loss_type: z
@@ -328,8 +337,14 @@ export const dpo = section({
     .default("sigmoid")
     .describe("The loss of a pair, under TRL's names; ipo and sigmoid_norm compare means over tokens."),
   beta: aboveZero.default(0.1).describe("How strongly the policy is held to the reference, the model before training."),
-  label_smoothing: z.number().min(0).lt(0.5).default(0).describe("The probability that a pair's label is wrong."),
-});
+  label_smoothing: z
+    .number()
+    .min(0)
+    .lt(0.5)
+    .default(0)
+    .describe("The probability that a pair's label is wrong.")
+    .meta({ when: "dpo.loss_type=robust" }),
+}).meta({ when: "training.source=pairs" });
 
 // `local`: settings of the local engine.
 
