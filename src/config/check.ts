@@ -3,11 +3,11 @@ import { nameDistance, nearest } from "../base/text.ts";
 import { ownValue } from "../base/values.ts";
 import { elementToNode, isMistake, isSweep, type Override } from "./hydra/overrides.ts";
 import { flagTable } from "./lightrft/flags.ts";
-import { type Backend, backends } from "./schema/about.ts";
+import { type Backend, backendFacts, backends } from "./schema/backends.ts";
 import { configKeys, configSections, type KeyDescription, openSections } from "./schema.ts";
 import type { Mistake } from "./tree.ts";
 import { leafOf, type MapNode, type Node, type Origin, oneLine, parentOf, plain, putNode } from "./tree.ts";
-import { backendSettings, verlNames } from "./verl-keys.ts";
+import { verlNames } from "./verl-keys.ts";
 import { positionText } from "./yaml.ts";
 
 /** Kinds of names to suggest. */
@@ -297,13 +297,13 @@ function keyHelp(path: string, node: Node): string {
 function ownerOf(path: string): string | undefined {
   const [root = ""] = path.split(".");
   if (configSections.has(root)) return undefined;
-  return backends.find((backend) => backendSettings[backend].ownSections.includes(root));
+  return backends.find((backend) => backendFacts[backend].ownSections?.includes(root));
 }
 
 /** Whether the path is in one of the sections that the backend's own tree defines. */
 function isOwnKey(path: string, { backend }: Check): boolean {
   const [root = ""] = path.split(".");
-  return backendSettings[backend].ownSections.includes(root);
+  return backendFacts[backend].ownSections?.includes(root) ?? false;
 }
 
 function complain({ mistakes }: Check, origin: Origin, message: string): void {

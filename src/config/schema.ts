@@ -3,7 +3,8 @@
  * pages derive from it. Keys are spelled as in the reference documents; each section has its own file in schema/.
  */
 import { z } from "zod";
-import { type About, backends, section } from "./schema/about.ts";
+import { type About, section } from "./schema/about.ts";
+import { backends } from "./schema/backends.ts";
 import {
   agent,
   algorithm,

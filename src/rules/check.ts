@@ -8,7 +8,7 @@ import { maskedLogin } from "../base/text.ts";
 import { ownValue } from "../base/values.ts";
 import { didYouMean, showValue } from "../config/check.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
-import { type Backend, backends } from "../config/schema/about.ts";
+import { type Backend, backends } from "../config/schema/backends.ts";
 import {
   type Config,
   configKeys,

@@ -1,8 +1,6 @@
 /** The metadata of a configuration key, and types that many keys share. */
 import { z } from "zod";
-
-export const backends = ["local", "tinker", "verl"] as const;
-export type Backend = (typeof backends)[number];
+import type { Backend } from "./backends.ts";
 
 /**
  * What a key's `.meta()` may contain besides `description`. The capability check, `hone config --explain`, editor hover
