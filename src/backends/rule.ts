@@ -6,7 +6,6 @@ import type { PolicyLossDefinition } from "../algorithms/loss-definition.ts";
 import { definitionOf, lossByName, policyLosses } from "../algorithms/policy-losses.ts";
 import { ownValue } from "../base/values.ts";
 import type { ComposedConfig } from "../config/compose.ts";
-import type { About } from "../config/schema/about.ts";
 import type { Backend } from "../config/schema/backends.ts";
 import { type Config, configKeys } from "../config/schema.ts";
 import { sharedKeys } from "../config/synonyms.ts";
@@ -92,10 +91,14 @@ export function needs(
   return { outcome: "no effect", keys, requires, isMet: ({ config, script }) => isMet(config, script) };
 }
 
-/** @param condition `KEY=VALUE` */
-export function needsValue(condition: NonNullable<About["when"]>, keys: readonly string[]): Rule {
+/** @param condition as in the schema's `when` */
+export function needsValue(condition: string, keys: readonly string[]): Rule {
   const [key = "", value] = condition.split("=");
-  return needs(condition, keys, (config) => String(valueAt(config, key)) === value);
+  return needs(condition, keys, (config) => {
+    const found = valueAt(config, key);
+    if (value !== undefined) return String(found) === value;
+    return found !== null && !(Array.isArray(found) && found.length === 0);
+  });
 }
 
 /** Settings that contradict others. */

@@ -112,7 +112,7 @@ export interface KeyDescription {
   /** The key's metadata from the schema. */
   about: About;
   /** What the key and the sections around it require (`About.when`), outermost first. */
-  when: readonly NonNullable<About["when"]>[];
+  when: readonly string[];
 }
 
 /** Every key of the configuration, in the schema's order. */

@@ -56,11 +56,6 @@ const statedConditions = [...configKeys.values()].flatMap(({ key, when }) => whe
 export const conditions: readonly Rule[] = [
   ...statedConditions,
   needs(
-    "rllm.reward.model",
-    under("rllm.reward", "model_weights", "own_weight", "normalize", "use_engine"),
-    ({ rllm }) => rllm.reward.model !== null,
-  ),
-  needs(
     "rllm.reward.remote_url or use_engine",
     under("rllm.reward", "batch_size", "timeout", "retries"),
     ({ rllm: { reward } }) => reward.remote_url.length > 0 || (reward.model !== null && reward.use_engine),
@@ -113,7 +108,6 @@ export const conditions: readonly Rule[] = [
     (config, script) =>
       hasKl(config) || ownLosses(config, script).some(({ inputs }) => inputs.includes("referenceLogprob")),
   ),
-  needs(`${algorithm}.kl_target`, [`${algorithm}.kl_horizon`], ({ rllm }) => rllm.algorithm.kl_target !== null),
   needs(
     `${algorithm}.warmup_steps of 0 or less`,
     withOlderNames([`${algorithm}.warmup_steps_ratio`]),
@@ -123,16 +117,6 @@ export const conditions: readonly Rule[] = [
     `${algorithm}.lr_schedule=linear or cosine`,
     [`${algorithm}.min_lr_ratio`],
     ({ rllm }) => rllm.algorithm.lr_schedule !== "constant",
-  ),
-  needs(
-    `${correction}.tis_mode`,
-    under(correction, "tis_cap", "tis_normalize"),
-    ({ rllm }) => rllm.algorithm.rollout_correction.tis_mode !== null,
-  ),
-  needs(
-    `${correction}.rs_mode`,
-    [`${correction}.rs_threshold`],
-    ({ rllm }) => (rllm.algorithm.rollout_correction.rs_mode ?? []).length > 0,
   ),
 
   needs(

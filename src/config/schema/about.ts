@@ -12,8 +12,8 @@ export interface About {
    * sentence. Delete it once the key takes effect.
    */
   later?: string;
-  /** `KEY=VALUE`: without it, the key has no effect. Of a section: its keys, except `KEY` itself. */
-  when?: `${string}=${string}`;
+  /** `KEY=VALUE`, or `KEY`, which is then not null: else the key has no effect. Of a section: all its keys except `KEY`. */
+  when?: string;
   /** The backends that support the key; all if absent. On other backends only the default is accepted. */
   backends?: readonly Backend[];
   /** What to set instead when the key is rejected. */

@@ -145,8 +145,13 @@ const rolloutCorrection = section({
   tis_cap: aboveZero
     .default(2)
     .describe("Upper bound at which importance weights are truncated.")
-    .meta({ note: "rLLM's Python class defaults to 5, its YAML to 2." }),
-  tis_normalize: off.describe("Divide the importance weights by their mean over the batch."),
+    .meta({
+      when: "rllm.algorithm.rollout_correction.tis_mode",
+      note: "rLLM's Python class defaults to 5, its YAML to 2.",
+    }),
+  tis_normalize: off
+    .describe("Divide the importance weights by their mean over the batch.")
+    .meta({ when: "rllm.algorithm.rollout_correction.tis_mode" }),
   rs_mode: z
     .array(text)
     .nullable()
@@ -163,7 +168,8 @@ const rolloutCorrection = section({
     .array(z.union([z.number(), text]))
     .nullable()
     .default(null)
-    .describe("One threshold per rs_mode: an upper bound, or for k1 the bounds of the ratio as low_high."),
+    .describe("One threshold per rs_mode: an upper bound, or for k1 the bounds of the ratio as low_high.")
+    .meta({ when: "rllm.algorithm.rollout_correction.rs_mode" }),
 });
 
 const averagedBySequence = namedLosses.flatMap(([name, { aggMode }]) => (aggMode === undefined ? [] : [name]));
@@ -264,7 +270,8 @@ export const algorithm = section({
     .describe("Adapt kl_beta to keep the KL near this value; null keeps kl_beta fixed."),
   kl_horizon: positive
     .default(10_000)
-    .describe("Speed of the adaptation: kl_beta changes by at most about 20% per this many rollouts."),
+    .describe("Speed of the adaptation: kl_beta changes by at most about 20% per this many rollouts.")
+    .meta({ when: "rllm.algorithm.kl_target" }),
   lr_schedule: z
     .enum(["constant", "linear", "cosine"])
     .default("constant")
@@ -406,18 +413,24 @@ export const reward = section({
     .default([])
     .describe(
       "Weight of each reward model's score in the reward, in the order of rllm.reward.model; empty means 1 for each. A map sets weights per role, e.g. {solver: 1}; the model does not score roles that are not in the map.",
-    ),
+    )
+    .meta({ when: "rllm.reward.model" }),
   own_weight: roleWeights
     .default(1)
     .describe(
       "With reward models: weight of the script's own reward, which is added to the weighted scores. 0 ignores it, even if it is unknown. A map has weights per role; roles that it does not name have 1.",
-    ),
-  normalize: off.describe(
-    "Normalize scores by the mean and standard deviation that a reward model's files store, as OpenRLHF's do: mean and std in config.json.",
-  ),
-  use_engine: off.describe(
-    "Run the reward models on inference servers: those in rllm.reward.engine_url, or else one vLLM server per model, started by Hone.",
-  ),
+    )
+    .meta({ when: "rllm.reward.model" }),
+  normalize: off
+    .describe(
+      "Normalize scores by the mean and standard deviation that a reward model's files store, as OpenRLHF's do: mean and std in config.json.",
+    )
+    .meta({ when: "rllm.reward.model" }),
+  use_engine: off
+    .describe(
+      "Run the reward models on inference servers: those in rllm.reward.engine_url, or else one vLLM server per model, started by Hone.",
+    )
+    .meta({ when: "rllm.reward.model" }),
   engine_url: z
     .array(text)
     .refine((urls) => urls.every((url) => /^https?:\/\/[^/]/.test(url)), "must begin with http:// or https://")
