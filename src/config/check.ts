@@ -1,4 +1,7 @@
-/** Suggestions for mistyped keys and values, and for the names of settings in other systems. */
+/**
+ * Checks what a user wrote against the schema, before and after composition, and suggests what to write instead: similar names, and Hone's
+ * keys for the names of other systems.
+ */
 import { nameDistance, nearest } from "../base/text.ts";
 import { ownValue } from "../base/values.ts";
 import { elementToNode, isMistake, isSweep, type Override } from "./hydra/overrides.ts";

@@ -1,6 +1,6 @@
 /**
  * The single source of Hone's configuration: types, defaults, validation, help, editor completion and the reference
- * pages derive from it. Keys are spelled as in the reference documents; each section has its own file in schema/.
+ * pages derive from it. Keys are spelled as in the reference documents; the sections are in schema/.
  */
 import { z } from "zod";
 import { type About, section } from "./schema/about.ts";

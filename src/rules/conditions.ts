@@ -1,4 +1,7 @@
-/** Settings that have no effect unless other settings, the machine or the script allow it. */
+/**
+ * Settings that have no effect unless other settings, the machine or the script allow it; then all rules about what a run learns from, and
+ * about teachers.
+ */
 import { isDeepStrictEqual } from "node:util";
 import type { PolicyLossDefinition } from "../algorithms/loss-definition.ts";
 import { namedLosses, type PolicyLossName } from "../algorithms/policy-losses.ts";
@@ -26,7 +29,7 @@ import {
 } from "../backends/rule.ts";
 import { alternates, isOnGpu, startsServer } from "../backends/servers/started-server.ts";
 import { actsOnAdvantages, comparesLikely, divergenceIn, learnsFromRewards, teachersIn } from "../backends/teachers.ts";
-import { type Config, configKeys } from "../config/schema.ts";
+import type { Config } from "../config/schema.ts";
 import { isPerStep } from "./contradictions.ts";
 
 const algorithm = "rllm.algorithm";
@@ -50,11 +53,7 @@ const hasRatios = ({ training, rllm: { algorithm } }: Config) =>
   training.num_minibatches * training.ppo_epochs > 1 || algorithm.rollout_correction.bypass_mode === true;
 const several = `several optimizer steps per batch (training.num_minibatches or ppo_epochs above 1), or ${correction}.bypass_mode=true; with one step per batch, every ratio is 1`;
 
-/** What the schema says by `when`. */
-const statedConditions = [...configKeys.values()].flatMap(({ key, when }) => when.map((one) => needsValue(one, [key])));
-
 export const conditions: readonly Rule[] = [
-  ...statedConditions,
   needs(
     "rllm.reward.remote_url or use_engine",
     under("rllm.reward", "batch_size", "timeout", "retries"),

@@ -1,4 +1,4 @@
-/** `rllm.agent`, `rllm.env`, `rllm.workflow`: the agent, environment and workflow that run episodes. */
+/** The sections of `rllm`, the keys of rLLM that every backend shares, in the order of its document. */
 import { z } from "zod";
 import { type EstimatorPreset, estimatorPresets, estimators } from "../../algorithms/estimators.ts";
 import { constantSchemas, epsClip, lossNames, namedLosses, policyLosses } from "../../algorithms/policy-losses.ts";
@@ -16,6 +16,8 @@ import {
   share,
   text,
 } from "./about.ts";
+
+// `rllm.agent`, `rllm.env`, `rllm.workflow`: the agent, environment and workflow that run episodes.
 
 export const agent = section({
   name: text
@@ -142,13 +144,10 @@ const rolloutCorrection = section({
     .default(null)
     .describe("Truncated importance sampling between sampler and trainer, per token or per sequence; null is off.")
     .meta({ note: "Requires the trainer's own log-probabilities, so it cannot be combined with bypass_mode=true." }),
-  tis_cap: aboveZero
-    .default(2)
-    .describe("Upper bound at which importance weights are truncated.")
-    .meta({
-      when: "rllm.algorithm.rollout_correction.tis_mode",
-      note: "rLLM's Python class defaults to 5, its YAML to 2.",
-    }),
+  tis_cap: aboveZero.default(2).describe("Upper bound at which importance weights are truncated.").meta({
+    when: "rllm.algorithm.rollout_correction.tis_mode",
+    note: "rLLM's Python class defaults to 5, its YAML to 2.",
+  }),
   tis_normalize: off
     .describe("Divide the importance weights by their mean over the batch.")
     .meta({ when: "rllm.algorithm.rollout_correction.tis_mode" }),

@@ -1,4 +1,4 @@
-/** `training`, `validation`: optimizer, minibatches, checkpoints, and Tinker's names for group sizes. */
+/** The sections outside `rllm`: training, data, teachers, the model, rows and pairs, the local engine, Tinker's service. */
 import { z } from "zod";
 import { type DivergenceName, divergences } from "../../algorithms/distillation.ts";
 import { preferenceLosses, reductions } from "../../algorithms/supervised.ts";
@@ -15,6 +15,8 @@ import {
   share,
   text,
 } from "./about.ts";
+
+// `training`, `validation`: optimizer, minibatches, checkpoints, and Tinker's names for group sizes.
 
 export const training = section({
   source: z
@@ -273,6 +275,8 @@ export const distill = section({
       .meta({ secret: true, note: "The key is not saved with a run; set it as ${oc.env:NAME}." }),
   }),
 });
+
+// `model`: which one, and which of its weights are trained.
 
 export const model = section({
   name: text
