@@ -8,8 +8,17 @@ import { elementToNode, isMistake, isSweep, type Override } from "./hydra/overri
 import { flagTable } from "./lightrft/flags.ts";
 import { type Backend, backendFacts, backends } from "./schema/backends.ts";
 import { configKeys, configSections, type KeyDescription, openSections } from "./schema.ts";
-import type { Mistake } from "./tree.ts";
-import { leafOf, type MapNode, type Node, type Origin, oneLine, parentOf, plain, putNode } from "./tree.ts";
+import {
+  leafOf,
+  type MapNode,
+  type Mistake,
+  type Node,
+  type Origin,
+  oneLine,
+  parentOf,
+  plain,
+  putNode,
+} from "./tree.ts";
 import { verlNames } from "./verl-keys.ts";
 import { positionText } from "./yaml.ts";
 

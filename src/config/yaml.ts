@@ -14,8 +14,7 @@ import {
   visit,
   type Node as YamlNode,
 } from "yaml";
-import type { Mistake } from "./tree.ts";
-import { type Entry, type Node, type Origin, oneLine, originText, type ValueNode } from "./tree.ts";
+import { type Entry, type Mistake, type Node, type Origin, oneLine, originText, type ValueNode } from "./tree.ts";
 
 const booleans = new Map(
   ["yes", "true", "on"]

@@ -3,8 +3,7 @@
  * around it. Knows neither the schema nor the composed tree.
  */
 import { nearest } from "../../base/text.ts";
-import type { Mistake } from "../tree.ts";
-import { type Node, type Origin, oneLine, plain } from "../tree.ts";
+import { type Mistake, type Node, type Origin, oneLine, plain } from "../tree.ts";
 import { isFloatText, pythonFloat } from "../yaml.ts";
 
 export type Element =
