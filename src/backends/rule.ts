@@ -93,9 +93,10 @@ export function needs(
 
 /** @param condition as in the schema's `when` */
 export function needsValue(condition: string, keys: readonly string[]): Rule {
-  const [key = "", value] = condition.split("=");
+  const [key = "", value] = condition.split(/=| (?=above 0$)/);
   return needs(condition, keys, (config) => {
     const found = valueAt(config, key);
+    if (value === "above 0") return Number(found) > 0;
     if (value !== undefined) return String(found) === value;
     return found !== null && !(Array.isArray(found) && found.length === 0);
   });

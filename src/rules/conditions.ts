@@ -100,7 +100,6 @@ export const conditions: readonly Rule[] = [
     ],
     hasRatios,
   ),
-  needs(`${algorithm}.kl_beta above 0`, under(algorithm, "kl_target", "kl_estimator", "use_kl_in_reward"), hasKl),
   needs(
     `${algorithm}.kl_beta above 0, or a loss of your own that reads referenceLogprob`,
     [`${algorithm}.reference_model`],
@@ -129,13 +128,7 @@ export const conditions: readonly Rule[] = [
   needs("tensorboard in rllm.trainer.logger", ["rllm.trainer.tensorboard_dir"], ({ rllm }) =>
     rllm.trainer.logger.includes("tensorboard"),
   ),
-  needs("rllm.trainer.plot_every above 0", ["rllm.trainer.plot_dir"], ({ rllm }) => rllm.trainer.plot_every > 0),
 
-  needs(
-    "model.lora_rank above 0",
-    under("model", "lora_alpha", "train_unembed", "train_attn", "train_mlp", "train_experts"),
-    ({ model }) => model.lora_rank > 0,
-  ),
   needs(
     "a validation dataset in the script, or data.val_files",
     ["training.best_metric", ...under("rllm.trainer", "test_freq", "val_before_train")],

@@ -12,7 +12,10 @@ export interface About {
    * sentence. Delete it once the key takes effect.
    */
   later?: string;
-  /** `KEY=VALUE`, or `KEY`, which is then not null: else the key has no effect. Of a section: all its keys except `KEY`. */
+  /**
+   * The setting without which the key has no effect: `KEY=VALUE`, `KEY above 0`, or `KEY`, which is then not null. Of a section: for all its
+   * keys except `KEY`.
+   */
   when?: string;
   /** The backends that support the key; all if absent. On other backends only the default is accepted. */
   backends?: readonly Backend[];

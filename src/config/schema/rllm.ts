@@ -261,12 +261,16 @@ export const algorithm = section({
     .default("k3")
     .describe(
       "Estimator of the KL divergence from the reference policy, from r, the log of the probability ratio policy / reference of a sampled token: k1 is r, k2 is r^2 / 2, k3 is exp(-r) - 1 + r, abs is |r|.",
-    ),
-  use_kl_in_reward: off.describe("Subtract the KL from token rewards instead of adding it to the loss."),
+    )
+    .meta({ when: "rllm.algorithm.kl_beta above 0" }),
+  use_kl_in_reward: off
+    .describe("Subtract the KL from token rewards instead of adding it to the loss.")
+    .meta({ when: "rllm.algorithm.kl_beta above 0" }),
   kl_target: aboveZero
     .nullable()
     .default(null)
-    .describe("Adapt kl_beta to keep the KL near this value; null keeps kl_beta fixed."),
+    .describe("Adapt kl_beta to keep the KL near this value; null keeps kl_beta fixed.")
+    .meta({ when: "rllm.algorithm.kl_beta above 0" }),
   kl_horizon: positive
     .default(10_000)
     .describe("Speed of the adaptation: kl_beta changes by at most about 20% per this many rollouts.")
@@ -663,7 +667,9 @@ export const trainer = section({
     .describe(
       "Every this many steps, draw plots as SVG and PNG (curves of reward, reply length and entropy; the distribution of reply lengths). The loggers receive the plots, histograms of reply length, reward and entropy, and sampled episodes. 0 is off.",
     ),
-  plot_dir: optionalText.describe("Folder for plots; null is plots/ in the run folder."),
+  plot_dir: optionalText
+    .describe("Folder for plots; null is plots/ in the run folder.")
+    .meta({ when: "rllm.trainer.plot_every above 0" }),
 });
 
 export const asyncTraining = section({

@@ -278,6 +278,8 @@ export const distill = section({
 
 // `model`: which one, and which of its weights are trained.
 
+const ofLora = { when: "model.lora_rank above 0" } as const;
+
 export const model = section({
   name: text
     .default("Qwen/Qwen3-8B")
@@ -286,13 +288,16 @@ export const model = section({
       note: "The local backend's default is smollm2-135m-instruct, which needs no model hub and trains on two CPU cores.",
     }),
   lora_rank: count.min(0).max(16_384).default(32).describe("LoRA rank; 0 trains all weights."),
-  lora_alpha: aboveZero.default(32).describe("LoRA alpha; the LoRA scale is lora_alpha / lora_rank."),
+  lora_alpha: aboveZero.default(32).describe("LoRA alpha; the LoRA scale is lora_alpha / lora_rank.").meta(ofLora),
   train_unembed: on.describe("Apply LoRA to the output embedding.").meta({
+    ...ofLora,
     note: "The local backend's default is false, because small models share the output embedding with the input embedding.",
   }),
-  train_attn: on.describe("Apply LoRA to the attention layers."),
-  train_mlp: on.describe("Apply LoRA to the MLP layers."),
-  train_experts: off.describe("Also apply LoRA to the experts of a mixture of experts; false leaves them as they are."),
+  train_attn: on.describe("Apply LoRA to the attention layers.").meta(ofLora),
+  train_mlp: on.describe("Apply LoRA to the MLP layers.").meta(ofLora),
+  train_experts: off
+    .describe("Also apply LoRA to the experts of a mixture of experts; false leaves them as they are.")
+    .meta(ofLora),
   train_vision: off.describe(
     "Also train the vision part of a model that accepts images: LoRA on its layers, or all of its weights.",
   ),
