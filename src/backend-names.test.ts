@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 import { parseAst } from "vitest/node";
-import { backends } from "./config/schema/about.ts";
+import { backends } from "./config/schema/backends.ts";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 

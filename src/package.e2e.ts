@@ -68,7 +68,8 @@ describe("the package", () => {
       expect.arrayContaining([
         ...["LICENSE", "README.md", "bin/hone.js", "dist/index.js", "dist/index.d.ts", "dist/testing/index.js"],
         ...["dist/web/index.html", "dist/web/page.js", "dist/web/page.css", "dist/web/licenses.md"],
-        ...["config/unified.yaml", "config/hone.schema.json", "scripts/setup.mjs", "scripts/setup/python.mjs"],
+        ...["config/unified.yaml", "config/rllm/base.yaml", "config/hone.schema.json", "llms.txt"],
+        ...["scripts/setup.mjs", "scripts/setup/python.mjs"],
         ...["worker/hone_worker/__main__.py", "worker/requirements.lock", "worker/sandbox/launch.py"],
         ...["docs/guide/agents.md", "docs/reference/README.md", "examples/larger-number/train.ts"],
       ]),

@@ -1,5 +1,5 @@
-"""Writes docs/guide/memory.json: what training real models needs, by the arithmetic of worker/hone_worker/memory_plan.py. `npm run docs` runs
-it and makes the table of docs/guide/one-gpu.md of it."""
+"""Writes docs/guide/memory.json: what training real models needs, by the arithmetic of worker/hone_worker/memory_plan.py. `npm run docs
+-- --memory` runs it. `npm run docs` makes the table of docs/guide/one-gpu.md of it."""
 
 import json
 import sys

@@ -25,7 +25,13 @@ describe("explain", () => {
 
 describe("attempt", () => {
   it.each([
-    ["a program's exit code and output", ["-e", "console.log(1); console.error(2); process.exitCode = 3"], 3, "1\n2\n", 60_000],
+    [
+      "a program's exit code and output",
+      ["-e", "console.log(1); console.error(2); process.exitCode = 3"],
+      3,
+      "1\n2\n",
+      60_000,
+    ],
     ["a program that runs too long", ["-e", "setTimeout(() => {}, 60000)"], 124, "", 700],
   ])("gives %s", async (_what, args, code, output, timeoutMs) => {
     expect(await attempt(process.execPath, args, { timeoutMs })).toEqual({ code, output });

@@ -5,6 +5,7 @@ import { fileURLToPath } from "node:url";
 import type { Plugin } from "vite";
 import { type DefaultTheme, defineConfig } from "vitepress";
 import { githubSlug } from "../../scripts/maintain/docs/github-slug.ts";
+import { llmsText } from "../../scripts/maintain/docs/llms-text.ts";
 import { home, pageOf, sections, siteLink, titleOf } from "../../scripts/maintain/docs/site-map.ts";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
@@ -125,10 +126,7 @@ export default defineConfig({
     for (const path of sources) copy(path, `source/${path}.txt`);
     const addressOf = (path: string) => `${pageOf(path) || "index"}`.replace(/\/$/, "/index");
     for (const path of all) copy(path, `${addressOf(path)}.md`);
-    const addressed = read("llms.txt").replace(
-      /\]\(([^)]+)\)/g,
-      (_, path: string) => `](${base}${addressOf(path)}.md)`,
-    );
+    const addressed = llmsText().replace(/\]\(([^)]+)\)/g, (_, path: string) => `](${base}${addressOf(path)}.md)`);
     writeFileSync(join(outDir, "llms.txt"), addressed);
     const whole = all.map((path) => `<!-- ${path} -->\n\n${read(path).trim()}\n`);
     writeFileSync(join(outDir, "llms-full.txt"), whole.join("\n"));

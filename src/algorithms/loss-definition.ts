@@ -98,6 +98,8 @@ export interface PolicyLossDefinition<Shape extends z.ZodRawShape = z.ZodRawShap
   source: string;
   /** How it compares with the old policy: by a clipped ratio (`eps_clip`, `eps_clip_high`), otherwise, or not at all. */
   ratio: "clipped" | "unclipped" | "none";
+  /** Whether the ratio is a factor without a gradient, so that a slope is not the derivative by the ratio. */
+  detached?: true;
   /** Keys of `rllm.algorithm.policy_loss`, with type, default and meaning. */
   constants: Shape;
   /** The constants that do nothing while every ratio is 1. */

@@ -63,8 +63,7 @@ describe.each(names)("%s", (name) => {
         const row = evaluate(name, drawn, { ...settings, gspo_gradient: "sequence" });
         drawn.forEach((token, index) => {
           const at = (shift: number) => {
-            // cispo's ratio is detached, so it stays constant.
-            const logRatio = token.logRatio + (name === "cispo" ? 0 : shift);
+            const logRatio = token.logRatio + (definitionOf(name).detached ? 0 : shift);
             const moved = { ...token, logprob: token.logprob + shift, logRatio };
             return evaluate(name, drawn.with(index, moved)).loss;
           };

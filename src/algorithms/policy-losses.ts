@@ -101,6 +101,7 @@ const cispo = defineLoss({
   formula: "`-sg(clip(r)) A lp`; the default bounds are PPO's",
   source: "2506.13585",
   ratio: "clipped",
+  detached: true,
   constants: {
     cispo_low: z
       .number()

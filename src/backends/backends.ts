@@ -5,8 +5,8 @@
 import { loadChat } from "../chat/chat.ts";
 import { loadRenderer } from "../chat/renderers.ts";
 import type { Chat } from "../chat/types.ts";
-import type { Backend } from "../config/schema/about.ts";
 import { isModulePath } from "../config/schema/about.ts";
+import type { Backend } from "../config/schema/backends.ts";
 import type { Config } from "../config/schema.ts";
 import type { BackendDescriptor, ComposedTree, EngineHooks } from "./backend.ts";
 import type { Capabilities, Engine, Finding } from "./engine.ts";

@@ -1,5 +1,4 @@
 /** A rule about settings. Start-up checks, `hone config --explain`, dry runs and the reference pages all read the same rules. */
-import { isDeepStrictEqual } from "node:util";
 import { type AdvantageOptions, splitEstimatorMap } from "../algorithms/advantages.ts";
 import type { CustomLoss } from "../algorithms/custom-loss.ts";
 import { type EstimatorSpec, estimators } from "../algorithms/estimators.ts";
@@ -7,7 +6,7 @@ import type { PolicyLossDefinition } from "../algorithms/loss-definition.ts";
 import { definitionOf, lossByName, policyLosses } from "../algorithms/policy-losses.ts";
 import { ownValue } from "../base/values.ts";
 import type { ComposedConfig } from "../config/compose.ts";
-import type { Backend } from "../config/schema/about.ts";
+import type { Backend } from "../config/schema/backends.ts";
 import { type Config, configKeys } from "../config/schema.ts";
 import { sharedKeys } from "../config/synonyms.ts";
 import { valueAt } from "../config/tree.ts";
@@ -92,8 +91,15 @@ export function needs(
   return { outcome: "no effect", keys, requires, isMet: ({ config, script }) => isMet(config, script) };
 }
 
-export function needsValue(key: string, value: string | boolean | null, keys: readonly string[]): Rule {
-  return needs(`${key}=${value}`, keys, (config) => isDeepStrictEqual(valueAt(config, key), value));
+/** @param condition as in the schema's `when` */
+export function needsValue(condition: string, keys: readonly string[]): Rule {
+  const [key = "", value] = condition.split(/=| (?=above 0$)/);
+  return needs(condition, keys, (config) => {
+    const found = valueAt(config, key);
+    if (value === "above 0") return Number(found) > 0;
+    if (value !== undefined) return String(found) === value;
+    return found !== null && !(Array.isArray(found) && found.length === 0);
+  });
 }
 
 /** Settings that contradict others. */

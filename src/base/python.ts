@@ -80,14 +80,12 @@ export async function prepareTransformers(version: string): Promise<string> {
 }
 
 /**
- * Prepares the separate environment that `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON`, `HONE_VERL_PYTHON`,
- * `HONE_HARBOR_PYTHON` or `HONE_VERIFIERS_PYTHON` selects an existing one.
+ * Prepares a separate environment of `scripts/setup/environment.mjs`, which `worker/requirements-{name}.lock` pins. A variable such as
+ * `HONE_VLLM_PYTHON` selects an existing one.
  * @returns its Python executable
  * @throws UserError if the user can install what is missing; RunError if the set-up fails
  */
-export async function prepareEnvironment(
-  name: "vllm" | "vllm-cpu" | "verl" | "verl-gpu" | "harbor" | "verifiers" | "verifiers-openenv" | "openenv",
-): Promise<string> {
+export async function prepareEnvironment(name: string): Promise<string> {
   return (await runSetup<PreparedPython>("environment", name)).python;
 }
 

@@ -7,10 +7,10 @@ import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./c
 import { composeHydra, type HydraComposition, type HydraRequest } from "./hydra/compose.ts";
 import { isMistake, type Override, parseOverride } from "./hydra/overrides.ts";
 import { resolveTree } from "./hydra/resolve.ts";
-import { type Backend, backends } from "./schema/about.ts";
+import { type Backend, backendFacts, backends } from "./schema/backends.ts";
 import { type Config, type ConfigInput, configKeys, configSections, openSectionOf } from "./schema.ts";
 import { maskLiterals, maskOverride, mistakesError, withoutSecrets } from "./secrets.ts";
-import { applyRules } from "./synonyms.ts";
+import { applyRules, forwarded, resumeFromTinkerId, sharedRules } from "./synonyms.ts";
 import {
   type ConfigWarning,
   copyTree,
@@ -26,7 +26,7 @@ import {
   shippedFolder,
   valueAt,
 } from "./tree.ts";
-import { backendSettings } from "./verl-keys.ts";
+import { ownTrees } from "./verl-keys.ts";
 import { positionText, readYamlFile } from "./yaml.ts";
 
 export interface ConfigSources {
@@ -90,15 +90,15 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
   const { plan, composed } = compose(sources, mistakes);
   const tree = copyTree(composed.tree);
   takeRunFolder(tree, composed.hydra, mistakes);
-  const { rules, withoutOwnDefaults } = backendSettings[plan.backend];
-  const warnings = applyRules(tree, rules, plan.deleted, composed.resolvers);
+  const ownTree = ownTrees[plan.backend];
+  const warnings = applyRules(tree, rulesFor(plan.backend), plan.deleted, composed.resolvers);
   const environment = recordReads(process.env);
   const resolved = resolveTree(tree, { ...composed.resolvers, environment: environment.values });
   const { settings, origins, missing } = checkResolved(resolved.tree, plan.original, mistakes);
   restoreDeleted(settings, plan);
   if (mistakes.length > 0) throw mistakesError(mistakes, hintFor(mistakes));
   const { tree: masked, masks } = withoutSecrets(resolved.tree, tree, environment.read);
-  const stored = withoutOwnDefaults?.(masked, origins) ?? masked;
+  const stored = ownTree?.withoutDefaults(masked, origins) ?? masked;
   return {
     // Every key is present and has passed its own check, so parsing the whole again is unnecessary.
     config: toTree(settings) as unknown as Config,
@@ -113,6 +113,14 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
     notes: resolved.warnings.map(({ where, message }) => `${where}: ${message}`),
   };
 }
+
+/** Rules about keys that set each other, in the order in which they are applied. */
+const rulesFor = (backend: Backend) => [
+  resumeFromTinkerId,
+  ...(ownTrees[backend]?.rules ?? []),
+  ...sharedRules,
+  ...(backendFacts[backend].forwarded ?? []).map(forwarded),
+];
 
 /**
  * Composes only Hydra's own settings, for multiruns. Keys and groups are checked, values are not.
@@ -165,7 +173,7 @@ function planComposition(sources: ConfigSources, layers: readonly MapNode[]): Co
         sources.configPath ?? [],
         sources.configDirs ?? [],
         shippedFolder,
-        backendSettings[backend].ownTree?.() ?? [],
+        ownTrees[backend]?.folder() ?? [],
       ].flat(),
       configName: sources.configName ?? "unified",
       base: defaultsTree(),

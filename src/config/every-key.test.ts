@@ -80,6 +80,20 @@ test("keys read in other ways are read in the listed files", () => {
   }
 });
 
+test("the condition of a key names a key and one of its values", () => {
+  const conditions = [...configKeys.values()].flatMap(({ when }) => when);
+  expect(conditions.length).toBeGreaterThan(40);
+  for (const condition of new Set(conditions)) {
+    const [key = "", value] = condition.replace(" above 0", "=1").split("=");
+    if (value === undefined) {
+      expect(configKeys.get(key)?.default, condition).toBeNull();
+      continue;
+    }
+    const parsed = ["true", "false", "null", "1"].includes(value) ? JSON.parse(value) : value;
+    expect(configKeys.get(key)?.schema.safeParse(parsed).success, condition).toBe(true);
+  }
+});
+
 /** Whether all values except the default are refused. */
 function isRefused({ about: { later }, options, default: fallback }: KeyDescription): boolean {
   if (typeof later === "string") return true;

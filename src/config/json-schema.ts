@@ -1,8 +1,9 @@
 /** The configuration's JSON Schema for editors: completion, hover text and error highlighting. */
 import { z } from "zod";
 import type { About } from "./schema/about.ts";
+import { backendFacts } from "./schema/backends.ts";
 import { configSchema } from "./schema.ts";
-import { verlSections, verlTypes } from "./verl-keys.ts";
+import { verlTypes } from "./verl-keys.ts";
 
 interface JsonSchema {
   type?: string | string[];
@@ -23,7 +24,8 @@ const reference: JsonSchema = { type: "string", pattern: "\\$\\{.*\\}|^\\?\\?\\?
 export function configJsonSchema(): Record<string, unknown> {
   const root = forEditors(toJson(configSchema));
   const { properties = {} } = root;
-  for (const name of verlSections) properties[name] ??= {};
+  for (const { ownSections = [] } of Object.values(backendFacts))
+    for (const name of ownSections) properties[name] ??= {};
   for (const [path, leaf] of Object.entries(verlTypes)) addKey(root, path.split("."), forEditors(toJson(leaf)));
   properties.defaults = { description: "Hydra's defaults list: the configurations to compose." };
   properties.hydra = { description: "Hydra's own section, e.g. searchpath." };
@@ -55,6 +57,7 @@ function forEditors(json: JsonSchema): JsonSchema {
     note,
     options,
     aliases,
+    when: _when,
     ...type
   } = json as JsonSchema & About;
   const words = [

@@ -1,9 +1,10 @@
 /**
  * The single source of Hone's configuration: types, defaults, validation, help, editor completion and the reference
- * pages derive from it. Keys are spelled as in the reference documents; each section has its own file in schema/.
+ * pages derive from it. Keys are spelled as in the reference documents; the sections are in schema/.
  */
 import { z } from "zod";
-import { type About, backends, section } from "./schema/about.ts";
+import { type About, section } from "./schema/about.ts";
+import { backends } from "./schema/backends.ts";
 import {
   agent,
   algorithm,
@@ -110,11 +111,13 @@ export interface KeyDescription {
   options: readonly string[];
   /** The key's metadata from the schema. */
   about: About;
+  /** What the key and the sections around it require (`About.when`), outermost first. */
+  when: readonly string[];
 }
 
 /** Every key of the configuration, in the schema's order. */
 export const configKeys: ReadonlyMap<string, KeyDescription> = new Map(
-  keysOf(configSchema, "").map((description) => [description.key, description]),
+  keysOf(configSchema).map((description) => [description.key, description]),
 );
 
 /** Sections that accept further keys, e.g. `"rllm.rollout.train"`, with the metadata of those keys. */
@@ -134,10 +137,18 @@ export const configSections: ReadonlySet<string> = new Set(
   }),
 );
 
-function keysOf(section: z.ZodObject, prefix: string): KeyDescription[] {
-  return childrenOf(section, prefix).flatMap(([key, child]) =>
-    child instanceof z.ZodObject ? keysOf(child, key) : [describeKey(key, child)],
-  );
+function keysOf(section: z.ZodObject, prefix = "", around: KeyDescription["when"] = []): KeyDescription[] {
+  return childrenOf(section, prefix).flatMap(([key, child, about]) => {
+    const when = about.when === undefined ? around : [...around, about.when];
+    if (child instanceof z.ZodObject) return keysOf(child, key, when);
+    return [
+      describeKey(
+        key,
+        child,
+        when.filter((condition) => !condition.startsWith(`${key}=`)),
+      ),
+    ];
+  });
 }
 
 function openSectionsOf(section: z.ZodObject, prefix: string): [string, About][] {
@@ -149,10 +160,11 @@ function openSectionsOf(section: z.ZodObject, prefix: string): [string, About][]
   return [...own, ...inner];
 }
 
-function childrenOf(section: z.ZodObject, prefix: string): [string, z.ZodType][] {
+function childrenOf(section: z.ZodObject, prefix: string): [string, z.ZodType, About][] {
   return Object.entries(section.shape).map(([name, child]) => [
     prefix === "" ? name : `${prefix}.${name}`,
     (child instanceof z.ZodPrefault ? child.unwrap() : child) as z.ZodType,
+    (child as z.ZodType).meta() ?? {},
   ]);
 }
 
@@ -174,7 +186,7 @@ interface LeafSchema {
 }
 
 /** Describes one key. Types in words are derived from JSON Schema, which is slow, so they are computed on first use. */
-export function describeKey(key: string, schema: z.ZodType): KeyDescription {
+export function describeKey(key: string, schema: z.ZodType, when: KeyDescription["when"] = []): KeyDescription {
   const about: About & { description?: string | undefined } = schema.meta() ?? {};
   let cached: LeafSchema[] | undefined;
   const leaf = () => {
@@ -200,6 +212,7 @@ export function describeKey(key: string, schema: z.ZodType): KeyDescription {
       return about.options ?? leaf().flatMap(({ enum: options, items }) => options ?? items?.enum ?? []);
     },
     about,
+    when,
   };
 }
 

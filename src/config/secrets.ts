@@ -1,8 +1,7 @@
 /**
- * Prepares a composed configuration for storing and showing: masks secrets, and replaces values from the environment
- * with the reference that read them.
+ * What is stored and shown of a configuration: secrets are masked, and values from the environment become the reference that read them.
+ * Mistakes and warnings in words.
  */
-
 import { UserError } from "../base/errors.ts";
 import { maskUrls, maskUrlsIn } from "../base/text.ts";
 import { mayRefer } from "./hydra/parse-reference.ts";
@@ -110,8 +109,6 @@ export function maskOverride(text: string): string {
   return setsSecret ? `${text.slice(0, text.indexOf("=") + 1)}***` : maskUrls(text);
 }
 
-// Mistakes in the user's input, collected so that one error names them all.
-
 const maxShown = 30;
 
 /** An error that lists every mistake with its location. */
@@ -124,8 +121,7 @@ export function mistakesError(mistakes: readonly Mistake[], hint?: string): User
   return new UserError(message, hint === undefined ? {} : { hint });
 }
 
-// Configuration warnings: the run can continue, but the user should know.
-
+/** The run can continue, but the user should know. */
 export function printWarnings(warnings: readonly ConfigWarning[]): void {
   for (const warning of warnings) process.stderr.write(`${warningLine(warning)}\n`);
 }

@@ -3,8 +3,7 @@ import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../base/errors.ts";
 import { select } from "./hydra/resolve.ts";
 import { configKeys } from "./schema.ts";
-import type { ConfigWarning } from "./tree.ts";
-import { layerOf, type MapNode, type Node, nodeOf, type Origin, plain, putNode } from "./tree.ts";
+import { type ConfigWarning, layerOf, type MapNode, type Node, nodeOf, type Origin, plain, putNode } from "./tree.ts";
 
 /** The two names of a setting: the backend's own, and `rllm.*`, which scripts for every backend use. */
 export type KeyPair = readonly [native: string, common: string];

@@ -1,4 +1,7 @@
-/** The common representation of YAML files, scripts and flags before they are checked against the schema. */
+/**
+ * What YAML files, scripts and flags become before they are checked against the schema: a tree whose nodes know their origin. Also the
+ * layers that origins belong to, and dotted paths in a tree.
+ */
 import { existsSync, readdirSync } from "node:fs";
 import { dirname, join, sep } from "node:path";
 import { fileURLToPath } from "node:url";

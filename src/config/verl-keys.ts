@@ -5,19 +5,17 @@
  */
 import { isDeepStrictEqual } from "node:util";
 import { z } from "zod";
-import { type Backend, count, share, text } from "./schema/about.ts";
+import { count, share, text } from "./schema/about.ts";
+import { type Backend, backendFacts } from "./schema/backends.ts";
 import {
   copyKey,
   derive,
-  forwarded,
   isExplicit,
   type KeyPair,
   layerAt,
-  resumeFromTinkerId,
   type SyncRule,
   type SyncTree,
   sameValue,
-  sharedRules,
   warnOfNative,
 } from "./synonyms.ts";
 import { layerOf, type Origin, valueAt, verlFolder } from "./tree.ts";
@@ -204,27 +202,6 @@ const table: readonly VerlKey[] = [
   },
 ];
 
-/** Sections at the root that are verl's own. */
-export const verlSections = [
-  "actor_rollout_ref",
-  "algorithm",
-  "trainer",
-  "critic",
-  "reward",
-  "reward_model",
-  "reward_manager",
-  "custom_reward_function",
-  "sandbox_fusion",
-  "distillation",
-  "global_profiler",
-  "transfer_queue",
-  "ray_kwargs",
-  "rollout",
-  "async_training",
-  "model_engine",
-  "skip",
-] as const;
-
 const named = table.filter((key): key is VerlKey & { common: string } => key.common !== undefined);
 
 const withSame = (same: VerlKey["same"]) =>
@@ -375,8 +352,8 @@ function withoutVerlDefaults(tree: Tree, origins: ReadonlyMap<string, Origin>): 
     const origin = origins.get(key);
     return origin !== undefined && origin.kind !== "synced" && layerOf(origin) > 0;
   };
-  const sections: readonly string[] = [...verlSections, "data"];
-  const own = [...origins.keys()].filter((key) => sections.includes(key.split(".")[0]!));
+  const sections = backendFacts.verl.ownSections;
+  const own = [...origins.keys()].filter((key) => sections?.includes(key.split(".")[0]!));
   const different = [...olderVerlNames, ...currentVerlNames]
     .filter(([native, common]) => !isSet(native) && !isDeepStrictEqual(valueAt(tree, native), valueAt(tree, common)))
     .map(([, common]) => common);
@@ -391,35 +368,17 @@ function without(tree: Tree, [name = "", ...rest]: string[]): Tree {
   return Object.keys(left).length === 0 ? others : { ...tree, [name]: left };
 }
 
-// What each backend adds to the configuration: its own keys, and rules for keys with two names.
+// The trees that backends have besides the schema's keys.
 
-interface BackendSettings {
-  /** Root sections that accept keys of the backend's own tree. */
-  ownSections: readonly string[];
-  /** Finds the folder of the backend's own tree. */
-  ownTree?: () => string;
-  /** Leaves out of a tree for a file what the backend's own tree gives again. */
-  withoutOwnDefaults?: (tree: Record<string, unknown>, origins: ReadonlyMap<string, Origin>) => Record<string, unknown>;
-  /** The setting for higher precision, if the backend has one. */
-  precision?: { key: string; highest: string };
-  /** Rules about keys that set each other, in the order in which they are applied. */
+interface OwnTree {
+  /** Finds its folder. */
+  folder(): string;
+  /** Rules about its keys, in the order in which they are applied. */
   rules: readonly SyncRule[];
+  /** Leaves out of a tree for a file what the backend's own tree gives again. */
+  withoutDefaults(tree: Tree, origins: ReadonlyMap<string, Origin>): Record<string, unknown>;
 }
 
-export const backendSettings: Readonly<Record<Backend, BackendSettings>> = {
-  local: {
-    ownSections: [],
-    precision: { key: "local.dtype", highest: "float32" },
-    rules: [resumeFromTinkerId, ...sharedRules],
-  },
-  tinker: {
-    ownSections: [],
-    rules: [resumeFromTinkerId, ...sharedRules, forwarded(["training.default_local_dir", "rllm.trainer.run_dir"])],
-  },
-  verl: {
-    ownSections: [...verlSections, "data"],
-    ownTree: verlFolder,
-    withoutOwnDefaults: withoutVerlDefaults,
-    rules: [resumeFromTinkerId, ...verlRules, ...sharedRules],
-  },
+export const ownTrees: Readonly<Partial<Record<Backend, OwnTree>>> = {
+  verl: { folder: verlFolder, rules: verlRules, withoutDefaults: withoutVerlDefaults },
 };

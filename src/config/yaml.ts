@@ -1,6 +1,6 @@
 /**
- * Reads plain YAML scalars like Python (YAML 1.1, with OmegaConf's floats such as `1e-5`), and formats values like
- * Python. Hydra's files rely on these rules, so `off` is false and `1:30` is 90.
+ * YAML as OmegaConf reads it, to nodes with positions, and a composed configuration as YAML. Plain scalars are those of YAML 1.1 with
+ * floats such as `1e-5`: Hydra's files rely on these rules, so `off` is false and `1:30` is 90.
  */
 import { closeSync, openSync, readSync, statSync } from "node:fs";
 import {
@@ -14,8 +14,7 @@ import {
   visit,
   type Node as YamlNode,
 } from "yaml";
-import type { Mistake } from "./tree.ts";
-import { type Entry, type Node, type Origin, oneLine, originText, type ValueNode } from "./tree.ts";
+import { type Entry, type Mistake, type Node, type Origin, oneLine, originText, type ValueNode } from "./tree.ts";
 
 const booleans = new Map(
   ["yes", "true", "on"]
@@ -101,8 +100,7 @@ export function pythonFloat(value: number): string {
   return `${mantissa}e${exponent < 0 ? "-" : "+"}${String(Math.abs(exponent)).padStart(2, "0")}`;
 }
 
-// Parses YAML text to nodes with positions, independent of the schema. Plain scalars are read like OmegaConf does;
-// anchors, aliases and merge keys (`<<`) are resolved here.
+// Parses YAML text. Anchors, aliases and merge keys (`<<`) are resolved here.
 
 /** A larger file is not a configuration; its name was probably given by mistake. */
 const maxFileSize = 1_000_000;

@@ -1,4 +1,7 @@
-/** All rules about settings. The first unmet rule of a key is the reason that is given. */
+/**
+ * What the rules say of a composed configuration: the effect of each setting, the check before a run starts, and `--explain`. The first
+ * unmet rule of a key is the reason that is given.
+ */
 import { isDeepStrictEqual } from "node:util";
 import { backendRules, capabilitiesOf, reasonUnused } from "../backends/backends.ts";
 import type { Capabilities } from "../backends/engine.ts";
@@ -8,7 +11,7 @@ import { maskedLogin } from "../base/text.ts";
 import { ownValue } from "../base/values.ts";
 import { didYouMean, showValue } from "../config/check.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
-import { type Backend, backends } from "../config/schema/about.ts";
+import { type Backend, backends } from "../config/schema/backends.ts";
 import {
   type Config,
   configKeys,
@@ -23,7 +26,7 @@ import { sharedKeys } from "../config/synonyms.ts";
 import { type ConfigWarning, layerOf, type Origin, originText, valueAt } from "../config/tree.ts";
 import { verlTypes } from "../config/verl-keys.ts";
 import { conditions, distillationRules, sources } from "./conditions.ts";
-import { abilities, contradictions, metadataRules } from "./contradictions.ts";
+import { abilities, contradictions, metadataRules, statedConditions } from "./contradictions.ts";
 
 /** Rules that hold on every backend. */
 export const sharedRules: readonly Rule[] = [
@@ -32,6 +35,7 @@ export const sharedRules: readonly Rule[] = [
   ...contradictions,
   ...sources,
   ...distillationRules,
+  ...statedConditions,
   ...conditions,
 ];
 

@@ -1,4 +1,7 @@
-/** Settings that have no effect unless other settings, the machine or the script allow it. */
+/**
+ * Settings that have no effect unless other settings, the machine or the script allow it; then all rules about what a run learns from, and
+ * about teachers.
+ */
 import { isDeepStrictEqual } from "node:util";
 import type { PolicyLossDefinition } from "../algorithms/loss-definition.ts";
 import { namedLosses, type PolicyLossName } from "../algorithms/policy-losses.ts";
@@ -51,25 +54,11 @@ const hasRatios = ({ training, rllm: { algorithm } }: Config) =>
 const several = `several optimizer steps per batch (training.num_minibatches or ppo_epochs above 1), or ${correction}.bypass_mode=true; with one step per batch, every ratio is 1`;
 
 export const conditions: readonly Rule[] = [
-  needsValue("rllm.remote_runtime.enabled", true, below("rllm.remote_runtime", "enabled")),
-  needsValue("rllm.async_training.enable", true, below("rllm.async_training", "enable")),
-  needsValue("rllm.compact_filtering.enable", true, below("rllm.compact_filtering", "enable")),
-  needsValue("rllm.dynamic_sampling.enable", true, ["rllm.dynamic_sampling.max_rounds"]),
-  needsValue("rllm.reward.overlong.enable", true, below("rllm.reward.overlong", "enable")),
-  needsValue("rllm.reward.running_norm", true, ["rllm.reward.running_norm_minus_mean"]),
-  needs(
-    "rllm.reward.model",
-    under("rllm.reward", "model_weights", "own_weight", "normalize", "use_engine"),
-    ({ rllm }) => rllm.reward.model !== null,
-  ),
-  needsValue("rllm.reward.use_engine", true, ["rllm.reward.engine_url"]),
   needs(
     "rllm.reward.remote_url or use_engine",
     under("rllm.reward", "batch_size", "timeout", "retries"),
     ({ rllm: { reward } }) => reward.remote_url.length > 0 || (reward.model !== null && reward.use_engine),
   ),
-  needsValue("rllm.episode_logging.log_episodes", true, ["rllm.episode_logging.episode_log_dir"]),
-  needsValue("rllm.rejection_sample.enable", true, ["rllm.rejection_sample.multiplier"]),
   needs(
     "rllm.rejection_sample.mode=episode, or enable=true without a mode",
     under("rllm.rejection_sample", "min_partial_solve_tasks", "max_rounds"),
@@ -77,7 +66,6 @@ export const conditions: readonly Rule[] = [
       (rejection.mode ?? (rejection.enable ? "episode" : "none")) === "episode",
   ),
 
-  needsValue("rllm.stepwise_advantage.enable", true, under("rllm.stepwise_advantage", "mode", "normalize_by_steps")),
   needs(
     "rllm.stepwise_advantage.mode=per_step or normalize_by_steps=true",
     ["rllm.stepwise_advantage.enable"],
@@ -90,11 +78,6 @@ export const conditions: readonly Rule[] = [
   ),
 
   needs(critic, [...below("rllm.critic"), `${algorithm}.lam`], hasCritic),
-  needsValue(
-    `${algorithm}.use_precomputed_advantage`,
-    false,
-    under(algorithm, "adv_estimator", "estimator_preset", "norm_adv_by_std_in_grpo"),
-  ),
   needs(
     `${algorithm}.use_precomputed_advantage=false, or a loss in the map`,
     [`${algorithm}.estimator_map`],
@@ -117,15 +100,12 @@ export const conditions: readonly Rule[] = [
     ],
     hasRatios,
   ),
-  needsValue(`${algorithm}.loss_agg_mode`, "seq-mean-token-sum-norm", [`${algorithm}.loss_scale_factor`]),
-  needs(`${algorithm}.kl_beta above 0`, under(algorithm, "kl_target", "kl_estimator", "use_kl_in_reward"), hasKl),
   needs(
     `${algorithm}.kl_beta above 0, or a loss of your own that reads referenceLogprob`,
     [`${algorithm}.reference_model`],
     (config, script) =>
       hasKl(config) || ownLosses(config, script).some(({ inputs }) => inputs.includes("referenceLogprob")),
   ),
-  needs(`${algorithm}.kl_target`, [`${algorithm}.kl_horizon`], ({ rllm }) => rllm.algorithm.kl_target !== null),
   needs(
     `${algorithm}.warmup_steps of 0 or less`,
     withOlderNames([`${algorithm}.warmup_steps_ratio`]),
@@ -136,18 +116,7 @@ export const conditions: readonly Rule[] = [
     [`${algorithm}.min_lr_ratio`],
     ({ rllm }) => rllm.algorithm.lr_schedule !== "constant",
   ),
-  needs(
-    `${correction}.tis_mode`,
-    under(correction, "tis_cap", "tis_normalize"),
-    ({ rllm }) => rllm.algorithm.rollout_correction.tis_mode !== null,
-  ),
-  needs(
-    `${correction}.rs_mode`,
-    [`${correction}.rs_threshold`],
-    ({ rllm }) => (rllm.algorithm.rollout_correction.rs_mode ?? []).length > 0,
-  ),
 
-  needsValue("rllm.agent.engine_args.n_parallel_agents", null, [`${workflow}.n_parallel_tasks`]),
   needs(
     "rllm.trainer.total_batches of 0 or less",
     ["rllm.trainer.total_epochs"],
@@ -159,24 +128,7 @@ export const conditions: readonly Rule[] = [
   needs("tensorboard in rllm.trainer.logger", ["rllm.trainer.tensorboard_dir"], ({ rllm }) =>
     rllm.trainer.logger.includes("tensorboard"),
   ),
-  needs("rllm.trainer.plot_every above 0", ["rllm.trainer.plot_dir"], ({ rllm }) => rllm.trainer.plot_every > 0),
-  // Asynchronous steps have rllm.async_training.mini_batch_size tasks.
-  needsValue("rllm.async_training.enable", false, withOlderNames(["rllm.data.train_batch_size"])),
 
-  needsValue("rllm.gateway.store", "sqlite", [
-    "rllm.gateway.db_path",
-    ...under("rllm.sdk.store", "path", "retention_days"),
-  ]),
-  needsValue("rllm.gateway.db_path", null, ["rllm.sdk.store.path"]),
-  needsValue("rllm.gateway.host", null, ["rllm.sdk.proxy.host"]),
-  needsValue("rllm.gateway.port", null, ["rllm.sdk.proxy.port"]),
-
-  needs(
-    "model.lora_rank above 0",
-    under("model", "lora_alpha", "train_unembed", "train_attn", "train_mlp", "train_experts"),
-    ({ model }) => model.lora_rank > 0,
-  ),
-  needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
   needs(
     "a validation dataset in the script, or data.val_files",
     ["training.best_metric", ...under("rllm.trainer", "test_freq", "val_before_train")],
@@ -293,15 +245,12 @@ export const sources: readonly Rule[] = [
     "training.source=rollouts",
     ({ training, rllm }) => !rllm.async_training.enable || training.source === "rollouts",
   ),
-  needsValue("training.source", "rollouts", ofRollouts),
-  needsValue("training.source", "rows", below("sft")),
-  needsValue("training.source", "pairs", below("dpo")),
+  needsValue("training.source=rollouts", ofRollouts),
   needs(
     "hone sft or hone dpo",
     under("data", "train_files", "val_files", "max_length", "truncation"),
     ({ training }) => training.source !== "rollouts",
   ),
-  needsValue("dpo.loss_type", "robust", ["dpo.label_smoothing"]),
 ];
 
 // What settings of `distillation` require, and what they do to other settings.
@@ -328,7 +277,7 @@ const models = (config: Config) => teachersIn(config).flatMap((one) => (one.kind
 const usesTopk = "a divergence over several tokens (forward_kl_topk, cross_entropy_topk, reverse_kl_topk or jsd)";
 
 export const distillationRules: readonly Rule[] = [
-  needsValue(`${section}.enabled`, true, [
+  needsValue(`${section}.enabled=true`, [
     ...below(section, "enabled"),
     ...below(older, "enable").filter((key) => key !== `${older}.shared_tokenizer`),
   ]),

@@ -1,4 +1,7 @@
-/** Settings that contradict others, on every backend. */
+/**
+ * Settings that are refused: those that contradict others on every backend, those that an engine or a model does not support, and what the
+ * metadata of the schema says.
+ */
 import { splitEstimatorMap } from "../algorithms/advantages.ts";
 import { rejectionBounds } from "../algorithms/off-policy.ts";
 import { backendHolding } from "../backends/backends.ts";
@@ -15,6 +18,7 @@ import {
   hasCoupledLoss,
   hasCritic,
   needOf,
+  needsValue,
   ownLosses,
   type Rule,
   type ScriptFacts,
@@ -380,7 +384,7 @@ export const abilities: readonly Rule[] = [
   },
 ];
 
-// Rules that the schema's metadata states: the backends of a key, what is not supported yet, and the names that exist.
+// What the metadata of the schema says: the backends of a key, what is not supported yet, the names that exist, and `when` a key acts.
 
 type EstimatorMap = Config["rllm"]["algorithm"]["estimator_map"];
 type NamesIn = (value: unknown) => readonly unknown[];
@@ -401,6 +405,10 @@ export const metadataRules: readonly Rule[] = [
   named(`${algorithm}.estimator_map`, `${algorithm}.loss_fn`, (value) => Object.values(split(value).lossByRole)),
   named(`${algorithm}.loss_fn_map`, `${algorithm}.loss_fn`, (value) => Object.values(value ?? {})),
 ];
+
+export const statedConditions: readonly Rule[] = [...configKeys.values()].flatMap(({ key, when }) =>
+  when.map((condition) => needsValue(condition, [key])),
+);
 
 function rulesAbout(key: string, { backends, instead, later, options }: About): Rule[] {
   const rules: Rule[] = [];

@@ -1,8 +1,8 @@
 /** Health rules: the metrics of steps become sentences that say what goes wrong, and the key that fixes it. */
 import { mean, standardDeviation } from "../base/values.ts";
+import { backendFacts } from "../config/schema/backends.ts";
 import type { Config } from "../config/schema.ts";
 import { valueAt } from "../config/tree.ts";
-import { backendSettings } from "../config/verl-keys.ts";
 import { isMismatch, sequenceCauses } from "../trajectories/batch.ts";
 import { lengthLimits } from "../trajectories/types.ts";
 import { type Metrics, rolesOf, stepSummary } from "./events.ts";
@@ -68,7 +68,7 @@ function observer(): (metrics: Metrics) => Observation {
 
 /** A setting for higher precision, unless it is set already or the backend has none. */
 function higherPrecision(config: Parameters<NewRule>[0]): string | undefined {
-  const { precision } = backendSettings[config.rllm.backend];
+  const { precision } = backendFacts[config.rllm.backend];
   if (precision === undefined || valueAt(config, precision.key) === precision.highest) return undefined;
   return `${precision.key}=${precision.highest}`;
 }

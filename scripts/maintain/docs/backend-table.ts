@@ -3,7 +3,7 @@
 import { capabilitiesOf } from "../../../src/backends/backends.ts";
 import type { Capabilities } from "../../../src/backends/engine.ts";
 import { composeConfig } from "../../../src/config/compose.ts";
-import { backends } from "../../../src/config/schema/about.ts";
+import { backends } from "../../../src/config/schema/backends.ts";
 import { pageWithTables, table } from "./tables.ts";
 
 const rows: readonly (readonly [string, (capabilities: Capabilities) => string | boolean])[] = [

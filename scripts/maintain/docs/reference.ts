@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { type ComposedConfig, composeConfig } from "../../../src/config/compose.ts";
 import { flagDescriptions, isRequired, isSwitch } from "../../../src/config/lightrft/compose.ts";
 import { flagTable, keysOf } from "../../../src/config/lightrft/flags.ts";
-import { backends } from "../../../src/config/schema/about.ts";
+import { backends } from "../../../src/config/schema/backends.ts";
 import { configKeys, describeKey, type KeyDescription } from "../../../src/config/schema.ts";
 import { sharedKeys } from "../../../src/config/synonyms.ts";
 import { shippedFolder, valueAt } from "../../../src/config/tree.ts";

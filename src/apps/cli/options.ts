@@ -206,26 +206,35 @@ function explanation({ key, value, originText, type, description, effect, note, 
   ].join("\n");
 }
 
-// From the flags of a command that trains to the launch of its run.
+// The options of the commands that train, and the launch of their runs.
 
-export interface LaunchFlags {
+/** What commander parses. An option that is a property of a launch has its name, so `launchOf` passes it on. */
+export interface TrainingFlags extends Pick<Launch, "resume" | "from" | "checkpoint" | "dryRun"> {
   config?: string[];
-  resume?: string;
-  checkpoint?: string;
-  from?: string;
-  dryRun?: boolean;
   explain?: string | true;
   view?: boolean;
 }
 
-export function launchOf(overrides: readonly string[], flags: LaunchFlags): Launch {
-  const { config: files = [], dryRun = false, explain, view, resume, checkpoint, from } = flags;
-  const launch: Launch = { overrides, files, dryRun };
+/** @param learnsFrom the tasks of a script, or a file of rows or pairs */
+export function trainingOptions(command: Command, learnsFrom: "script" | "file"): Command {
+  const ofFile = learnsFrom === "file";
+  command
+    .addOption(configFiles())
+    .option("--resume <folder>", `continue the run in this folder, e.g. runs/latest${ofFile ? ", with its data" : ""}`)
+    .option("--from <run>", "start from this run's model and weights, with a fresh optimizer");
+  if (!ofFile) command.option("--checkpoint <folder>", "start from the weights of this checkpoint");
+  const settings = ofFile ? "these" : "the script's";
+  return command
+    .option("--dry-run", "print the resolved configuration and the size of the run, then stop")
+    .option("--explain [key]", `explain a key, a section or all keys with ${settings} settings, then stop`)
+    .option("--view", "show the run as a page while it trains, as hone view does");
+}
+
+export function launchOf(overrides: readonly string[], flags: TrainingFlags): Launch {
+  const { config: files = [], explain, view, ...named } = flags;
+  const launch: Launch = { overrides, files, dryRun: false, ...named };
   if (explain !== undefined) launch.inspect = (composed, facts) => printConfig(composed, "yaml", explain, facts);
   if (view) launch.onBegin = viewBeside;
-  if (resume !== undefined) launch.resume = resume;
-  if (checkpoint !== undefined) launch.checkpoint = checkpoint;
-  if (from !== undefined) launch.from = from;
   return launch;
 }
 

@@ -11,7 +11,7 @@ import { sft } from "../../supervised/sft.ts";
 import type { Experiment } from "../../trainer/experiment.ts";
 import { savedConfigFile } from "../../trainer/resume.ts";
 import { train } from "../../trainer/train.ts";
-import { configFiles, type LaunchFlags, launchOf } from "./options.ts";
+import { launchOf, type TrainingFlags, trainingOptions } from "./options.ts";
 import { isScript, isSpareCopy, loadExperiment, torchrunOverrides } from "./script.ts";
 
 type MakeExperiment = (options: SourceOptions) => Experiment<unknown>;
@@ -23,18 +23,13 @@ export function registerLearning(
 ) {
   command
     .usage("[options] [data] [script] [overrides...]")
-    .argument("[arguments...]", `${data}; an experiment's script; key=value pairs of the configuration`)
-    .addOption(configFiles())
-    .option("--resume <folder>", "continue the run in this folder, e.g. runs/latest, with its data")
-    .option("--from <run>", "start from this run's model and weights, with a fresh optimizer")
-    .option("--dry-run", "print the resolved configuration and the size of the run, then stop")
-    .option("--explain [key]", "explain a key, a section or all keys with these settings, then stop")
-    .option("--view", "show the run as a page while it trains, as hone view does")
+    .argument("[arguments...]", `${data}; an experiment's script; key=value pairs of the configuration`);
+  trainingOptions(command, "file")
     .addHelpText("after", help)
-    .action((words: string[], flags: LaunchFlags) => learn(make, words, flags));
+    .action((words: string[], flags: TrainingFlags) => learn(make, words, flags));
 }
 
-async function learn(make: MakeExperiment, words: readonly string[], flags: LaunchFlags): Promise<void> {
+async function learn(make: MakeExperiment, words: readonly string[], flags: TrainingFlags): Promise<void> {
   if (isSpareCopy()) return;
   const { config: files = [], resume } = flags;
   const { data, script, assignments } = wordsOf(words);

@@ -65,3 +65,9 @@ it("starts nothing if an override of one run is wrong", () => {
   expect(status).toBe(2);
   expect(existsSync(sweep)).toBe(false);
 });
+
+it("explains a key of each run, and starts none", () => {
+  const { status, stdout } = hone("-m", "training.learning_rate=1e-4,1e-5", "--explain", "training.learning_rate");
+  expect(stdout.match(/training\.learning_rate = 0\.0+1/g)).toHaveLength(2);
+  expect(status).toBe(0);
+});

@@ -18,21 +18,9 @@ import { toYaml } from "../../config/yaml.ts";
 import { formatNumber } from "../../tracking/events.ts";
 import { readMetrics } from "../../tracking/run-folder.ts";
 import type { Launch } from "../../trainer/experiment.ts";
-import { configFiles, type LaunchFlags, launchOf, overrides } from "./options.ts";
+import { launchOf, overrides, type TrainingFlags, trainingOptions } from "./options.ts";
 import { spawnWithParent } from "./report-error.ts";
 import { isSpareCopy, runScript, torchrunOverrides } from "./script.ts";
-
-export interface MultirunOptions {
-  search: NonNullable<Launch["search"]>;
-  files: readonly string[];
-  resume: string | undefined;
-  checkpoint: string | undefined;
-  from: string | undefined;
-  dryRun: boolean;
-  /** Only print each configuration, with the values of references if `resolved` is set. */
-  cfg: "job" | undefined;
-  resolved: boolean;
-}
 
 interface RunResult {
   /** The overrides that differ between the runs. */
@@ -48,13 +36,13 @@ const stopped = 130;
  * @returns 0 if every run succeeded, else the exit code of the first that did not
  * @throws UserError before anything starts if an override of any run is wrong
  */
-export async function multirun(script: string, overrides: string[], options: MultirunOptions): Promise<number> {
-  if (options.resume !== undefined) {
+async function multirun(script: string, overrides: string[], flags: TrainFlags): Promise<number> {
+  if (flags.resume !== undefined) {
     throw new UserError("--resume continues a single run and cannot be combined with --multirun", {
       hint: "resume one run by its folder: hone train ./train.ts --resume FOLDER/0",
     });
   }
-  const { search, files } = options;
+  const search = searchOf(script, flags);
   const folders = [search.configPath ?? [], search.configDirs ?? [], shippedFolder].flat();
   const sets = expandSweep(
     overrides.filter((text) => text !== "hydra.mode=MULTIRUN"),
@@ -66,7 +54,8 @@ export async function multirun(script: string, overrides: string[], options: Mul
       hint: "set the folder that contains them: hydra.sweep.dir=FOLDER",
     });
   }
-  const willTrain = options.cfg === undefined && !options.dryRun;
+  const willTrain = flags.cfg === undefined && !flags.dryRun && flags.explain === undefined;
+  const files = flags.config ?? [];
   const [settings] = sets.map((set) => composeHydraSettings({ ...search, files, overrides: set }));
   const runs = sets.map((set) => ({
     set,
@@ -77,7 +66,7 @@ export async function multirun(script: string, overrides: string[], options: Mul
     let first = 0;
     for (const [index, { set }] of runs.entries()) {
       process.stdout.write(`${index > 0 ? "---\n" : ""}# ${title(index)}\n`);
-      const exitCode = await start(script, set, options);
+      const exitCode = await start(script, set, flags);
       first ||= exitCode;
     }
     return first;
@@ -90,7 +79,7 @@ export async function multirun(script: string, overrides: string[], options: Mul
   for (const [index, { set, varying }] of runs.entries()) {
     const folder = join(root, String(index));
     process.stderr.write(`\n${title(index)}\n`);
-    const exitCode = await start(script, [...set, `++rllm.trainer.run_dir=${JSON.stringify(folder)}`], options);
+    const exitCode = await start(script, [...set, `++rllm.trainer.run_dir=${JSON.stringify(folder)}`], flags);
     results.push({ overrides: varying, folder, exitCode });
     if (exitCode === stopped) break;
   }
@@ -118,21 +107,13 @@ function sweepFolder(given: string | undefined): string {
 }
 
 /** Starts a process for one run, so that a failed run leaves nothing behind in the next. */
-async function start(script: string, overrides: readonly string[], options: MultirunOptions): Promise<number> {
-  const { search, files, checkpoint, from, cfg, resolved, dryRun } = options;
-  const flag = (name: string, value: string | undefined) => (value === undefined ? [] : [`--${name}=${value}`]);
-  const flags = [
-    ...files.flatMap((file) => flag("config", file)),
-    ...flag("checkpoint", checkpoint),
-    ...flag("from", from),
-    ...flag("config-path", search.configPath),
-    ...flag("config-name", search.configName),
-    ...(search.configDirs ?? []).flatMap((folder) => flag("config-dir", folder)),
-    ...flag("cfg", cfg),
-    ...(resolved ? ["--resolve"] : []),
-    ...(dryRun ? ["--dry-run"] : []),
-  ];
-  const child = spawnWithParent([...process.argv.slice(1, 2), "train", script, ...overrides, ...flags]);
+async function start(script: string, overrides: readonly string[], flags: TrainFlags): Promise<number> {
+  const { multirun: _, view: __, ...ofEach } = flags;
+  const options = Object.entries(ofEach).flatMap(([name, value]) => {
+    const option = `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+    return [value ?? []].flat().map((one) => (one === true ? option : `${option}=${one}`));
+  });
+  const child = spawnWithParent([...process.argv.slice(1, 2), "train", script, ...overrides, ...options]);
   // Ctrl-C also reaches the child; this process continues, to print the table.
   const wait = () => {};
   process.on("SIGINT", wait);
@@ -176,26 +157,23 @@ function resultTable(results: readonly RunResult[]): string {
 
 // `hone train`: trains a model on the experiment of a script.
 
-interface TrainFlags extends LaunchFlags {
+interface TrainFlags extends TrainingFlags, SearchFlags {
   multirun?: boolean;
   cfg?: "job";
   resolve?: boolean;
-  configPath?: string;
-  configName?: string;
-  configDir?: string;
+}
+
+interface SearchFlags {
+  configPath?: string | undefined;
+  configName?: string | undefined;
+  configDir?: string | undefined;
 }
 
 export function register(command: Command): void {
   command
     .argument("<script>", "a file that calls train(), or has an experiment as its default export")
-    .argument(...overrides)
-    .addOption(configFiles())
-    .option("--resume <folder>", "continue the run in this folder, e.g. runs/latest")
-    .option("--from <run>", "start from this run's model and weights, with a fresh optimizer")
-    .option("--checkpoint <folder>", "start from the weights of this checkpoint")
-    .option("--dry-run", "print the resolved configuration and the size of the run, then stop")
-    .option("--explain [key]", "explain a key, a section or all keys with the script's settings, then stop")
-    .option("--view", "show the run as a page while it trains, as hone view does")
+    .argument(...overrides);
+  trainingOptions(command, "script")
     .option("-m, --multirun", "start a run for each combination of values: a=1,2 b=range(1,4)")
     .addOption(new Option("--cfg <what>", "job: print the configuration as YAML, then stop").choices(["job"]))
     .option("--resolve", "with --cfg: replace references with their values")
@@ -227,17 +205,15 @@ Examples:
 async function trainCommand(script: string, own: string[], flags: TrainFlags): Promise<void> {
   if (isSpareCopy()) return;
   const overrides = [...torchrunOverrides(), ...own];
-  const { cfg, resolve: resolved = false } = flags;
+  const { multirun: several, cfg, resolve: resolved = false, configPath, configName, configDir, ...training } = flags;
   if (resolved && cfg === undefined) throw new UserError("--resolve requires --cfg job");
-  if (flags.view && flags.multirun) throw new UserError("--view shows one run; use hone view runs with --multirun");
-  const search = searchOf(script, flags);
-  if (flags.multirun || overrides.includes("hydra.mode=MULTIRUN")) {
-    const { resume, checkpoint, from, dryRun = false, config: files = [] } = flags;
-    const options = { resume, checkpoint, from, dryRun, cfg, resolved, files, search };
-    process.exitCode = await multirun(script, overrides, options);
+  if (flags.view && several) throw new UserError("--view shows one run; use hone view runs with --multirun");
+  if (several || overrides.includes("hydra.mode=MULTIRUN")) {
+    process.exitCode = await multirun(script, overrides, flags);
     return;
   }
-  const launch = { script, search, ...launchOf(overrides, flags) };
+  const search = searchOf(script, { configPath, configName, configDir });
+  const launch = { script, search, ...launchOf(overrides, training) };
   if (cfg !== undefined) launch.inspect ??= (composed) => printJob(composed, resolved);
   await runScript(script, launch);
 }
@@ -249,7 +225,7 @@ function printJob(composed: ComposedConfig, resolved: boolean): void {
 }
 
 /** As in Hydra, a relative --config-path starts at the script and a relative --config-dir at the working folder. */
-function searchOf(script: string, { configPath, configName, configDir }: TrainFlags): NonNullable<Launch["search"]> {
+function searchOf(script: string, { configPath, configName, configDir }: SearchFlags): NonNullable<Launch["search"]> {
   const search: NonNullable<Launch["search"]> = {};
   if (configPath !== undefined) {
     const isUrl = /^[a-z]+:\/\//.test(configPath);

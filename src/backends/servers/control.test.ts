@@ -8,8 +8,7 @@ import { createServer, type Server } from "node:http";
 import { Ajv } from "ajv";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { listen } from "../../base/http.ts";
-import type { Control } from "./control.ts";
-import { sglangControl, vllmControl } from "./control.ts";
+import { type Control, sglangControl, vllmControl } from "./control.ts";
 
 interface Route {
   method: string;

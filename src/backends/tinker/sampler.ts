@@ -3,8 +3,7 @@ import { AsyncQueue, Semaphore, unlessAborted } from "../../base/concurrency.ts"
 import { RunError, UserError } from "../../base/errors.ts";
 import type { LikelyTokens, Sample, SampleOptions, SampleRequest, Sampler, SamplingParams } from "../engine.ts";
 import { changesDistribution, idOf } from "../engine-parts.ts";
-import type { TinkerSession } from "./connection.ts";
-import { type Connection, futureFailure, LostResultError } from "./connection.ts";
+import { type Connection, futureFailure, LostResultError, type TinkerSession } from "./connection.ts";
 import type { ServiceCapabilities } from "./handshake.ts";
 import { chunkToJson, decodeSampleResponse, type InputChunk, type TopLogprobs } from "./messages.ts";
 import { readChunks } from "./training.ts";

@@ -17,8 +17,7 @@ import {
 } from "../../../conformance/tools.ts";
 import type { CallParams } from "../../agents/types.ts";
 import { singleTurn } from "../../agents/workflows.ts";
-import type { PolicyLossOptions } from "../../algorithms/policy-loss.ts";
-import { policyLoss } from "../../algorithms/policy-loss.ts";
+import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import { features } from "../../apps/server/features.ts";
 import { startServer } from "../../apps/server/server.ts";

@@ -2,7 +2,7 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
-import { verlSections } from "../../config/verl-keys.ts";
+import { backendFacts } from "../../config/schema/backends.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { compareValues, expectedValues, reasonUnused, verlEngineOptions, withModel } from "./options.ts";
 
@@ -27,7 +27,7 @@ test("verl gets its whole tree with the model's folder, and nothing of rllm's", 
     },
     critic: { model: { path: "/my-model", tokenizer_path: "/my-model" } },
   });
-  const sections: readonly string[] = [...verlSections, "data"];
+  const sections = backendFacts.verl.ownSections ?? [];
   expect(Object.keys(config).filter((name) => !sections.includes(name))).toEqual([]);
 });
 

@@ -3,8 +3,9 @@ import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../../base/errors.ts";
 import { hasNvidiaGpu } from "../../base/python.ts";
 import { isObject } from "../../base/values.ts";
+import { backendFacts } from "../../config/schema/backends.ts";
 import { layerOf, type Origin, valueAt } from "../../config/tree.ts";
-import { currentVerlNames, olderVerlNames, verlNames, verlSections } from "../../config/verl-keys.ts";
+import { currentVerlNames, olderVerlNames, verlNames } from "../../config/verl-keys.ts";
 import type { ComposedTree, EngineHooks } from "../backend.ts";
 import type { Capabilities, Finding } from "../engine.ts";
 
@@ -193,7 +194,7 @@ export const withModel = (config: Tree, folder: string): Tree =>
     critic: { model: { path: folder, tokenizer_path: folder } },
   });
 
-const isVerl = (name: string) => name === "data" || verlSections.some((section) => section === name);
+const isVerl = (name: string) => backendFacts.verl.ownSections?.includes(name) ?? false;
 
 /** Without a GPU, verl's default of 8 workers per node is lowered to the number of cores. */
 function ranksPerNode(requested: number, origin: Origin | undefined, cores: number): number {

@@ -1,4 +1,7 @@
-/** Merges trees like OmegaConf: sections key by key, anything else as a whole. */
+/**
+ * Hydra's composition: combines a primary configuration, the files in its defaults list and command-line overrides into one tree with the
+ * origin of every value. Knows nothing of the schema.
+ */
 import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../../base/errors.ts";
 import { nearest } from "../../base/text.ts";
@@ -31,199 +34,6 @@ import {
 } from "./overrides.ts";
 import { mayRefer } from "./parse-reference.ts";
 import { dereference, type ResolverSettings, select } from "./resolve.ts";
-
-const isMissing = (node: Node | undefined) => node?.kind === "value" && node.value === "???";
-
-/**
- * Returns a new tree and does not change its arguments.
- * @throws UserError where a section meets a list
- */
-function merge(under: MapNode, over: MapNode): MapNode {
-  return mergeMaps(under, over, under, []);
-}
-
-function mergeMaps(under: MapNode, over: MapNode, root: MapNode, path: readonly string[]): MapNode {
-  const entries = new Map(under.entries.map((entry) => [entry.name, entry]));
-  for (const entry of over.entries) {
-    const below = entries.get(entry.name);
-    if (below === undefined) entries.set(entry.name, entry);
-    else if (!isMissing(entry.node)) {
-      entries.set(entry.name, mergeEntry(below, entry, root, [...path, entry.name]));
-    }
-  }
-  return { ...under, entries: [...entries.values()] };
-}
-
-function mergeEntry(below: Entry, entry: Entry, root: MapNode, path: readonly string[]): Entry {
-  const { node } = entry;
-  if (node.kind === "value") return entry;
-  const target = section(below.node, root, path);
-  if (target.kind === "value") return entry;
-  if (target.kind !== node.kind) {
-    const [found, given] = node.kind === "list" ? ["a section", "a list"] : ["a list", "a section"];
-    throw new UserError(
-      `${positionText(entry.origin)}: ${path.join(".")} is ${found} (${positionText(target.origin)}) and cannot become ${given}`,
-    );
-  }
-  if (target.kind === "map" && node.kind === "map") return { ...below, node: mergeMaps(target, node, root, path) };
-  return entry;
-}
-
-/** Follows a reference, because values are merged into the referenced section or list, not into the reference. */
-function section(node: Node, root: MapNode, path: readonly string[]): Node {
-  if (node.kind !== "value" || !mayRefer(node.value)) return node;
-  const target = dereference(root, path);
-  return target !== undefined && target.kind !== "value" ? target : node;
-}
-
-/** Creates a tree with a single node at a path. */
-function wrap(node: Node, path: readonly string[]): Node {
-  return [...path]
-    .reverse()
-    .reduce<Node>(
-      (inner, name) => ({ kind: "map", origin: node.origin, entries: [{ name, origin: node.origin, node: inner }] }),
-      node,
-    );
-}
-
-/**
- * Replaces the node at a path, or removes it if `node` is undefined, and creates missing sections on the path.
- * Does not merge, and does not check whether the key is known.
- */
-function replaceAt(tree: MapNode, path: readonly string[], node: Node | undefined): MapNode {
-  const [name, ...rest] = path as [string, ...string[]];
-  const child = childOf(tree, name);
-  const put = rest.length === 0 ? node : replaceIn(child, rest, node);
-  const entry = tree.entries.find((one) => one.name === name);
-  if (put === undefined) return { ...tree, entries: tree.entries.filter((one) => one !== entry) };
-  const made: Entry = { name, origin: rest.length === 0 ? put.origin : (entry?.origin ?? put.origin), node: put };
-  return {
-    ...tree,
-    entries: entry === undefined ? [...tree.entries, made] : tree.entries.map((one) => (one === entry ? made : one)),
-  };
-}
-
-function replaceIn(child: Node | undefined, path: readonly string[], node: Node | undefined): Node | undefined {
-  const [name, ...rest] = path as [string, ...string[]];
-  if (child?.kind === "list" && /^\d+$/.test(name) && child.items[Number(name)] !== undefined) {
-    const items = child.items.map((item, index) => {
-      if (index !== Number(name)) return item;
-      return (rest.length === 0 ? node : replaceIn(item, rest, node)) ?? item;
-    });
-    return { ...child, items };
-  }
-  if (child?.kind === "map") return replaceAt(child, path, node);
-  if (node === undefined) return child;
-  return replaceAt({ kind: "map", origin: node.origin, entries: [] }, path, node);
-}
-
-// Applies command-line overrides to a composed tree.
-
-/** A mistake in an override, collected with all others. */
-class OverrideMistake extends Error {}
-
-/** Returns the tree after the override; on a mistake, adds it to `mistakes` and returns the tree unchanged. */
-function applyOverride(tree: MapNode, override: Override, mistakes: Mistake[]): MapNode {
-  try {
-    const { kind, key, package: place } = override;
-    if (place !== undefined) throw new OverrideMistake(`${key} is not a config group, so @${place} does not apply`);
-    return kind === "delete" ? remove(tree, override) : set(tree, override);
-  } catch (error) {
-    if (!(error instanceof OverrideMistake)) throw error;
-    mistakes.push({ where: oneLine(override.text), message: error.message });
-    return tree;
-  }
-}
-
-function set(tree: MapNode, { kind, key, value, text }: Override): MapNode {
-  const path = key.split(".");
-  const origin: Origin = { kind: "override", text };
-  const node = elementToNode(value as Element, origin);
-  const at = nodeAt(tree, path);
-  if (kind === "add" && node.kind === "value" && isTaken(tree, path)) {
-    const without = text.replace(/^\+/, "");
-    throw new OverrideMistake(`${key} already exists; write ${without} to change it, or +${text} to add or change it`);
-  }
-  if (kind === "change") requireKnown(tree, path, node);
-  requireIndex(tree, path);
-  if (at === undefined || at.kind === "value" || node.kind === "value") return replaceAt(tree, path, node);
-  if (at.kind !== node.kind) {
-    const [found, given] = node.kind === "list" ? ["a section", "a list"] : ["a list", "a section"];
-    throw new OverrideMistake(`${key} is ${found} (${positionText(at.origin)}) and cannot become ${given}`);
-  }
-  if (node.kind === "list") return replaceAt(tree, path, node);
-  // Wrapped in a section, so the merge also works if the path goes through list items.
-  const merged = merge(wrap(at, ["_"]) as MapNode, wrap(node, ["_"]) as MapNode);
-  return replaceAt(tree, path, childOf(merged, "_"));
-}
-
-/** Whether `+key=` is refused. A key whose value is null or `???` may be added. */
-function isTaken(tree: MapNode, path: readonly string[]): boolean {
-  const node = nodeAt(tree, path);
-  if (node === undefined || isMissing(node)) return false;
-  const found = dereference(tree, path) ?? node;
-  return !(found.kind === "value" && found.value === null);
-}
-
-/** Only `+key` and `++key` add keys, also in the value of a section. */
-function requireKnown(tree: MapNode, path: readonly string[], node: Node): void {
-  const at = nodeAt(tree, path);
-  if (at === undefined) throw new OverrideMistake(`unknown key ${oneLine(path.join("."))}${keyHelp(tree, path)}`);
-  if (at.kind === "map" && node.kind === "map") {
-    for (const { name, node: child } of node.entries) {
-      const inner = childOf(at, name);
-      if (inner === undefined || (inner.kind === "map" && child.kind === "map"))
-        requireKnown(tree, [...path, name], child);
-    }
-  }
-}
-
-function requireIndex(tree: MapNode, path: readonly string[]): void {
-  for (const [length, index] of path.entries()) {
-    const list = nodeAt(tree, path.slice(0, length));
-    if (list?.kind === "list" && childOf(list, index) === undefined) {
-      const name = path.slice(0, length).join(".");
-      throw new OverrideMistake(
-        `${name} is a list of length ${list.items.length}; item ${oneLine(index)} does not exist`,
-      );
-    }
-  }
-}
-
-function remove(tree: MapNode, { key, value }: Override): MapNode {
-  const path = key.split(".");
-  const node = nodeAt(tree, path);
-  if (node === undefined) throw new OverrideMistake(`unknown key ${oneLine(key)}${keyHelp(tree, path)}`);
-  if (nodeAt(tree, path.slice(0, -1))?.kind === "list") {
-    throw new OverrideMistake("an item of a list cannot be removed; set the list as a whole");
-  }
-  if (value !== undefined && !isSweep(value)) {
-    const wanted = elementToNode(value, node.origin);
-    const found = dereference(tree, path) ?? node;
-    if (!isDeepStrictEqual(plain(wanted), plain(found))) {
-      throw new OverrideMistake(`${key} is ${oneLine(spelled(found), 60)}, not ${oneLine(spelled(wanted), 60)}`);
-    }
-  }
-  return replaceAt(tree, path, undefined);
-}
-
-const spelled = (node: Node) => JSON.stringify(plain(node));
-
-/** Suggests keys for a mistyped one, and how to add a key. */
-function keyHelp(tree: MapNode, path: readonly string[]): string {
-  const key = path.join(".");
-  const near = nearest(key, pathsIn(tree));
-  if (near.length > 0) return `; did you mean ${near.join(" or ")}?`;
-  let length = path.length - 1;
-  while (length > 0 && nodeAt(tree, path.slice(0, length))?.kind !== "map") length--;
-  const section = nodeAt(tree, path.slice(0, length));
-  const names = section?.kind === "map" ? section.entries.map(({ name }) => name) : [];
-  const holder = length === 0 ? "the configuration" : path.slice(0, length).join(".");
-  return `; ${holder} has ${names.length === 0 ? "no keys" : oneLine(names.join(", "), 200)}. To add a new key, write +${key}=`;
-}
-
-// Hydra's composition: combines a primary configuration, the files in its defaults list and command-line overrides
-// into one tree with the origin of every value. Independent of the schema.
 
 export interface HydraRequest {
   /** Folders (paths, `file://...`, `pkg://python.package`); the first that contains a file wins. */
@@ -427,4 +237,196 @@ function hasNoMeaning(key: string): string {
   const near = nearest(key, known);
   const help = near.length > 0 ? `did you mean ${near.join(" or ")}?` : `Hone supports ${known.join(", ")}`;
   return `is a setting of Hydra's own machinery, which Hone does not have; ${help}`;
+}
+
+// Applies command-line overrides to a composed tree.
+
+/** A mistake in an override, collected with all others. */
+class OverrideMistake extends Error {}
+
+/** Returns the tree after the override; on a mistake, adds it to `mistakes` and returns the tree unchanged. */
+function applyOverride(tree: MapNode, override: Override, mistakes: Mistake[]): MapNode {
+  try {
+    const { kind, key, package: place } = override;
+    if (place !== undefined) throw new OverrideMistake(`${key} is not a config group, so @${place} does not apply`);
+    return kind === "delete" ? remove(tree, override) : set(tree, override);
+  } catch (error) {
+    if (!(error instanceof OverrideMistake)) throw error;
+    mistakes.push({ where: oneLine(override.text), message: error.message });
+    return tree;
+  }
+}
+
+function set(tree: MapNode, { kind, key, value, text }: Override): MapNode {
+  const path = key.split(".");
+  const origin: Origin = { kind: "override", text };
+  const node = elementToNode(value as Element, origin);
+  const at = nodeAt(tree, path);
+  if (kind === "add" && node.kind === "value" && isTaken(tree, path)) {
+    const without = text.replace(/^\+/, "");
+    throw new OverrideMistake(`${key} already exists; write ${without} to change it, or +${text} to add or change it`);
+  }
+  if (kind === "change") requireKnown(tree, path, node);
+  requireIndex(tree, path);
+  if (at === undefined || at.kind === "value" || node.kind === "value") return replaceAt(tree, path, node);
+  if (at.kind !== node.kind) {
+    const [found, given] = node.kind === "list" ? ["a section", "a list"] : ["a list", "a section"];
+    throw new OverrideMistake(`${key} is ${found} (${positionText(at.origin)}) and cannot become ${given}`);
+  }
+  if (node.kind === "list") return replaceAt(tree, path, node);
+  // Wrapped in a section, so the merge also works if the path goes through list items.
+  const merged = merge(wrap(at, ["_"]) as MapNode, wrap(node, ["_"]) as MapNode);
+  return replaceAt(tree, path, childOf(merged, "_"));
+}
+
+/** Whether `+key=` is refused. A key whose value is null or `???` may be added. */
+function isTaken(tree: MapNode, path: readonly string[]): boolean {
+  const node = nodeAt(tree, path);
+  if (node === undefined || isMissing(node)) return false;
+  const found = dereference(tree, path) ?? node;
+  return !(found.kind === "value" && found.value === null);
+}
+
+/** Only `+key` and `++key` add keys, also in the value of a section. */
+function requireKnown(tree: MapNode, path: readonly string[], node: Node): void {
+  const at = nodeAt(tree, path);
+  if (at === undefined) throw new OverrideMistake(`unknown key ${oneLine(path.join("."))}${keyHelp(tree, path)}`);
+  if (at.kind === "map" && node.kind === "map") {
+    for (const { name, node: child } of node.entries) {
+      const inner = childOf(at, name);
+      if (inner === undefined || (inner.kind === "map" && child.kind === "map"))
+        requireKnown(tree, [...path, name], child);
+    }
+  }
+}
+
+function requireIndex(tree: MapNode, path: readonly string[]): void {
+  for (const [length, index] of path.entries()) {
+    const list = nodeAt(tree, path.slice(0, length));
+    if (list?.kind === "list" && childOf(list, index) === undefined) {
+      const name = path.slice(0, length).join(".");
+      throw new OverrideMistake(
+        `${name} is a list of length ${list.items.length}; item ${oneLine(index)} does not exist`,
+      );
+    }
+  }
+}
+
+function remove(tree: MapNode, { key, value }: Override): MapNode {
+  const path = key.split(".");
+  const node = nodeAt(tree, path);
+  if (node === undefined) throw new OverrideMistake(`unknown key ${oneLine(key)}${keyHelp(tree, path)}`);
+  if (nodeAt(tree, path.slice(0, -1))?.kind === "list") {
+    throw new OverrideMistake("an item of a list cannot be removed; set the list as a whole");
+  }
+  if (value !== undefined && !isSweep(value)) {
+    const wanted = elementToNode(value, node.origin);
+    const found = dereference(tree, path) ?? node;
+    if (!isDeepStrictEqual(plain(wanted), plain(found))) {
+      throw new OverrideMistake(`${key} is ${oneLine(spelled(found), 60)}, not ${oneLine(spelled(wanted), 60)}`);
+    }
+  }
+  return replaceAt(tree, path, undefined);
+}
+
+const spelled = (node: Node) => JSON.stringify(plain(node));
+
+/** Suggests keys for a mistyped one, and how to add a key. */
+function keyHelp(tree: MapNode, path: readonly string[]): string {
+  const key = path.join(".");
+  const near = nearest(key, pathsIn(tree));
+  if (near.length > 0) return `; did you mean ${near.join(" or ")}?`;
+  let length = path.length - 1;
+  while (length > 0 && nodeAt(tree, path.slice(0, length))?.kind !== "map") length--;
+  const section = nodeAt(tree, path.slice(0, length));
+  const names = section?.kind === "map" ? section.entries.map(({ name }) => name) : [];
+  const holder = length === 0 ? "the configuration" : path.slice(0, length).join(".");
+  return `; ${holder} has ${names.length === 0 ? "no keys" : oneLine(names.join(", "), 200)}. To add a new key, write +${key}=`;
+}
+
+// Merges trees like OmegaConf: sections key by key, anything else as a whole.
+
+const isMissing = (node: Node | undefined) => node?.kind === "value" && node.value === "???";
+
+/**
+ * Returns a new tree and does not change its arguments.
+ * @throws UserError where a section meets a list
+ */
+function merge(under: MapNode, over: MapNode): MapNode {
+  return mergeMaps(under, over, under, []);
+}
+
+function mergeMaps(under: MapNode, over: MapNode, root: MapNode, path: readonly string[]): MapNode {
+  const entries = new Map(under.entries.map((entry) => [entry.name, entry]));
+  for (const entry of over.entries) {
+    const below = entries.get(entry.name);
+    if (below === undefined) entries.set(entry.name, entry);
+    else if (!isMissing(entry.node)) {
+      entries.set(entry.name, mergeEntry(below, entry, root, [...path, entry.name]));
+    }
+  }
+  return { ...under, entries: [...entries.values()] };
+}
+
+function mergeEntry(below: Entry, entry: Entry, root: MapNode, path: readonly string[]): Entry {
+  const { node } = entry;
+  if (node.kind === "value") return entry;
+  const target = section(below.node, root, path);
+  if (target.kind === "value") return entry;
+  if (target.kind !== node.kind) {
+    const [found, given] = node.kind === "list" ? ["a section", "a list"] : ["a list", "a section"];
+    throw new UserError(
+      `${positionText(entry.origin)}: ${path.join(".")} is ${found} (${positionText(target.origin)}) and cannot become ${given}`,
+    );
+  }
+  if (target.kind === "map" && node.kind === "map") return { ...below, node: mergeMaps(target, node, root, path) };
+  return entry;
+}
+
+/** Follows a reference, because values are merged into the referenced section or list, not into the reference. */
+function section(node: Node, root: MapNode, path: readonly string[]): Node {
+  if (node.kind !== "value" || !mayRefer(node.value)) return node;
+  const target = dereference(root, path);
+  return target !== undefined && target.kind !== "value" ? target : node;
+}
+
+/** Creates a tree with a single node at a path. */
+function wrap(node: Node, path: readonly string[]): Node {
+  return [...path]
+    .reverse()
+    .reduce<Node>(
+      (inner, name) => ({ kind: "map", origin: node.origin, entries: [{ name, origin: node.origin, node: inner }] }),
+      node,
+    );
+}
+
+/**
+ * Replaces the node at a path, or removes it if `node` is undefined, and creates missing sections on the path.
+ * Does not merge, and does not check whether the key is known.
+ */
+function replaceAt(tree: MapNode, path: readonly string[], node: Node | undefined): MapNode {
+  const [name, ...rest] = path as [string, ...string[]];
+  const child = childOf(tree, name);
+  const put = rest.length === 0 ? node : replaceIn(child, rest, node);
+  const entry = tree.entries.find((one) => one.name === name);
+  if (put === undefined) return { ...tree, entries: tree.entries.filter((one) => one !== entry) };
+  const made: Entry = { name, origin: rest.length === 0 ? put.origin : (entry?.origin ?? put.origin), node: put };
+  return {
+    ...tree,
+    entries: entry === undefined ? [...tree.entries, made] : tree.entries.map((one) => (one === entry ? made : one)),
+  };
+}
+
+function replaceIn(child: Node | undefined, path: readonly string[], node: Node | undefined): Node | undefined {
+  const [name, ...rest] = path as [string, ...string[]];
+  if (child?.kind === "list" && /^\d+$/.test(name) && child.items[Number(name)] !== undefined) {
+    const items = child.items.map((item, index) => {
+      if (index !== Number(name)) return item;
+      return (rest.length === 0 ? node : replaceIn(item, rest, node)) ?? item;
+    });
+    return { ...child, items };
+  }
+  if (child?.kind === "map") return replaceAt(child, path, node);
+  if (node === undefined) return child;
+  return replaceAt({ kind: "map", origin: node.origin, entries: [] }, path, node);
 }

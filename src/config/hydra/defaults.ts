@@ -4,8 +4,7 @@
  */
 import { UserError } from "../../base/errors.ts";
 import { nearest } from "../../base/text.ts";
-import type { Mistake } from "../tree.ts";
-import { type Origin, oneLine } from "../tree.ts";
+import { type Mistake, type Origin, oneLine } from "../tree.ts";
 import { positionText } from "../yaml.ts";
 import { type DefaultEntry, type LoadConfig, plainEntry, type SearchPath } from "./load-config.ts";
 import type { Override } from "./overrides.ts";

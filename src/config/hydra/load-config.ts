@@ -2,9 +2,10 @@
 import { execFileSync } from "node:child_process";
 import { readdirSync, statSync } from "node:fs";
 import { homedir } from "node:os";
-import { join, resolve } from "node:path";
+import { basename, dirname, join, resolve } from "node:path";
 import { UserError } from "../../base/errors.ts";
 import { knownPython } from "../../base/python.ts";
+import { baseYaml, baseYamlFile } from "../base-yaml.ts";
 import { mistakesError } from "../secrets.ts";
 import { isShipped, type MapNode, type Mistake, type Node, type Origin, oneLine } from "../tree.ts";
 import { positionText, readTextFile, readYaml } from "../yaml.ts";
@@ -63,7 +64,7 @@ export function configLoader(path: () => SearchPath): LoadConfig {
 }
 
 function loadFile(file: string, config: string): LoadedConfig {
-  const read = readTextFile(file);
+  const read = file === baseYamlFile ? { text: baseYaml() } : readTextFile(file);
   if (read.mistake !== undefined) throw mistakesError([read.mistake]);
   const origin = (line: number, column: number): Origin => ({ kind: "file", file, line, column, config });
   const { node, mistakes } = readYaml(read.text, origin);
@@ -204,7 +205,7 @@ export function searchPath(entries: readonly string[], folders: readonly Folder[
     options: (group) => {
       const names = folders
         .filter((path) => path.known() && isFolder(join(path.get(), group)))
-        .flatMap((path) => readdirSync(join(path.get(), group)).filter((name) => name.endsWith(".yaml")));
+        .flatMap((path) => filesIn(join(path.get(), group)).filter((name) => name.endsWith(".yaml")));
       return [...new Set(names.map((name) => name.slice(0, -".yaml".length)))].sort();
     },
     with: (more) =>
@@ -295,5 +296,11 @@ function findPackage(name: string): string | UserError {
   });
 }
 
-const isFile = (path: string) => statSync(path, { throwIfNoEntry: false })?.isFile() ?? false;
+/** The shipped base.yaml is composed in memory, whether or not a file of its name exists. */
+const isFile = (path: string) =>
+  path === baseYamlFile || (statSync(path, { throwIfNoEntry: false })?.isFile() ?? false);
+const filesIn = (path: string) => [
+  ...readdirSync(path),
+  ...(path === dirname(baseYamlFile) ? [basename(baseYamlFile)] : []),
+];
 const isFolder = (path: string) => statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false;

@@ -1,7 +1,9 @@
-/** Values of the override grammar, and their conversion to nodes and text. */
+/**
+ * Parses a command-line override in Hydra's grammar: the values that it can have, their functions, the grammar of a value, and the override
+ * around it. Knows neither the schema nor the composed tree.
+ */
 import { nearest } from "../../base/text.ts";
-import type { Mistake } from "../tree.ts";
-import { type Node, type Origin, oneLine, plain } from "../tree.ts";
+import { type Mistake, type Node, type Origin, oneLine, plain } from "../tree.ts";
 import { isFloatText, pythonFloat } from "../yaml.ts";
 
 export type Element =

@@ -1,8 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { checkSettings, unsupportedSettings } from "../../rules/check.ts";
-import type { Mistake } from "../tree.ts";
-import { originText } from "../tree.ts";
+import { type Mistake, originText } from "../tree.ts";
 import { composeLightRft, flagDescriptions, parseFlags, readLightRft, spellings } from "./compose.ts";
 
 describe("parse flags", () => {

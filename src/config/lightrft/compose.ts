@@ -1,4 +1,4 @@
-/** Parses a LightRFT command line to typed values, like LightRFT's own parser. */
+/** A LightRFT command line: parsed to typed values like LightRFT's own parser does, then composed to a configuration of Hone. */
 import { z } from "zod";
 import { nearest } from "../../base/text.ts";
 import { checkValue } from "../check.ts";

@@ -1,8 +1,6 @@
 /** The metadata of a configuration key, and types that many keys share. */
 import { z } from "zod";
-
-export const backends = ["local", "tinker", "verl"] as const;
-export type Backend = (typeof backends)[number];
+import type { Backend } from "./backends.ts";
 
 /**
  * What a key's `.meta()` may contain besides `description`. The capability check, `hone config --explain`, editor hover
@@ -14,6 +12,11 @@ export interface About {
    * sentence. Delete it once the key takes effect.
    */
   later?: string;
+  /**
+   * The setting without which the key has no effect: `KEY=VALUE`, `KEY above 0`, or `KEY`, which is then not null. Of a section: for all its
+   * keys except `KEY`.
+   */
+  when?: string;
   /** The backends that support the key; all if absent. On other backends only the default is accepted. */
   backends?: readonly Backend[];
   /** What to set instead when the key is rejected. */

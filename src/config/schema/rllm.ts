@@ -1,4 +1,4 @@
-/** `rllm.agent`, `rllm.env`, `rllm.workflow`: the agent, environment and workflow that run episodes. */
+/** The sections of `rllm`, the keys of rLLM that every backend shares, in the order of its document. */
 import { z } from "zod";
 import { type EstimatorPreset, estimatorPresets, estimators } from "../../algorithms/estimators.ts";
 import { constantSchemas, epsClip, lossNames, namedLosses, policyLosses } from "../../algorithms/policy-losses.ts";
@@ -16,6 +16,8 @@ import {
   share,
   text,
 } from "./about.ts";
+
+// `rllm.agent`, `rllm.env`, `rllm.workflow`: the agent, environment and workflow that run episodes.
 
 export const agent = section({
   name: text
@@ -83,7 +85,10 @@ export const workflow = section({
     .default("single_turn_workflow")
     .describe("Workflow for a script without one: a registered name, or the path of your own module."),
   workflow_args,
-  n_parallel_tasks: positive.default(256).describe("Number of rollouts that run concurrently."),
+  n_parallel_tasks: positive
+    .default(256)
+    .describe("Number of rollouts that run concurrently.")
+    .meta({ when: "rllm.agent.engine_args.n_parallel_agents=null" }),
   retry_limit: count
     .min(0)
     .default(3)
@@ -139,11 +144,13 @@ const rolloutCorrection = section({
     .default(null)
     .describe("Truncated importance sampling between sampler and trainer, per token or per sequence; null is off.")
     .meta({ note: "Requires the trainer's own log-probabilities, so it cannot be combined with bypass_mode=true." }),
-  tis_cap: aboveZero
-    .default(2)
-    .describe("Upper bound at which importance weights are truncated.")
-    .meta({ note: "rLLM's Python class defaults to 5, its YAML to 2." }),
-  tis_normalize: off.describe("Divide the importance weights by their mean over the batch."),
+  tis_cap: aboveZero.default(2).describe("Upper bound at which importance weights are truncated.").meta({
+    when: "rllm.algorithm.rollout_correction.tis_mode",
+    note: "rLLM's Python class defaults to 5, its YAML to 2.",
+  }),
+  tis_normalize: off
+    .describe("Divide the importance weights by their mean over the batch.")
+    .meta({ when: "rllm.algorithm.rollout_correction.tis_mode" }),
   rs_mode: z
     .array(text)
     .nullable()
@@ -160,7 +167,8 @@ const rolloutCorrection = section({
     .array(z.union([z.number(), text]))
     .nullable()
     .default(null)
-    .describe("One threshold per rs_mode: an upper bound, or for k1 the bounds of the ratio as low_high."),
+    .describe("One threshold per rs_mode: an upper bound, or for k1 the bounds of the ratio as low_high.")
+    .meta({ when: "rllm.algorithm.rollout_correction.rs_mode" }),
 });
 
 const averagedBySequence = namedLosses.flatMap(([name, { aggMode }]) => (aggMode === undefined ? [] : [name]));
@@ -170,16 +178,18 @@ export const algorithm = section({
     .default("grpo")
     .describe("Advantage estimator: a built-in name, or the name of your own registered estimator.")
     .meta({
+      when: "rllm.algorithm.use_precomputed_advantage=false",
       options: Object.keys(estimators),
       note: "rLLM's documentation lists grpo, reinforce, reinforce_plus_plus_baseline and rloo; rLLM's code also has prpo.",
     }),
   estimator_preset: z
     .enum(Object.keys(estimatorPresets) as EstimatorPreset[])
     .default("rllm")
-    .describe("System whose constants the estimator uses: kind of standard deviation, epsilon, groups of size one."),
-  norm_adv_by_std_in_grpo: on.describe(
-    "Divide GRPO's advantages by the group's standard deviation (false is Dr. GRPO).",
-  ),
+    .describe("System whose constants the estimator uses: kind of standard deviation, epsilon, groups of size one.")
+    .meta({ when: "rllm.algorithm.use_precomputed_advantage=false" }),
+  norm_adv_by_std_in_grpo: on
+    .describe("Divide GRPO's advantages by the group's standard deviation (false is Dr. GRPO).")
+    .meta({ when: "rllm.algorithm.use_precomputed_advantage=false" }),
   estimator_map: z
     .record(z.string(), z.union([text, z.tuple([text, text])]))
     .default({})
@@ -221,7 +231,8 @@ export const algorithm = section({
   loss_scale_factor: aboveZero
     .nullable()
     .default(null)
-    .describe("Divisor of the sum over a reply with seq-mean-token-sum-norm; null is data.max_response_length."),
+    .describe("Divisor of the sum over a reply with seq-mean-token-sum-norm; null is data.max_response_length.")
+    .meta({ when: "rllm.algorithm.loss_agg_mode=seq-mean-token-sum-norm" }),
   eps_clip: aboveZero
     .nullable()
     .default(epsClip)
@@ -250,15 +261,20 @@ export const algorithm = section({
     .default("k3")
     .describe(
       "Estimator of the KL divergence from the reference policy, from r, the log of the probability ratio policy / reference of a sampled token: k1 is r, k2 is r^2 / 2, k3 is exp(-r) - 1 + r, abs is |r|.",
-    ),
-  use_kl_in_reward: off.describe("Subtract the KL from token rewards instead of adding it to the loss."),
+    )
+    .meta({ when: "rllm.algorithm.kl_beta above 0" }),
+  use_kl_in_reward: off
+    .describe("Subtract the KL from token rewards instead of adding it to the loss.")
+    .meta({ when: "rllm.algorithm.kl_beta above 0" }),
   kl_target: aboveZero
     .nullable()
     .default(null)
-    .describe("Adapt kl_beta to keep the KL near this value; null keeps kl_beta fixed."),
+    .describe("Adapt kl_beta to keep the KL near this value; null keeps kl_beta fixed.")
+    .meta({ when: "rllm.algorithm.kl_beta above 0" }),
   kl_horizon: positive
     .default(10_000)
-    .describe("Speed of the adaptation: kl_beta changes by at most about 20% per this many rollouts."),
+    .describe("Speed of the adaptation: kl_beta changes by at most about 20% per this many rollouts.")
+    .meta({ when: "rllm.algorithm.kl_target" }),
   lr_schedule: z
     .enum(["constant", "linear", "cosine"])
     .default("constant")
@@ -289,7 +305,7 @@ export const stepwiseAdvantage = section({
       note: "rLLM's code replaces per_step with broadcast; Hone implements it.",
     }),
   normalize_by_steps: off.describe("Divide a trajectory's advantage by its number of steps."),
-});
+}).meta({ when: "rllm.stepwise_advantage.enable=true" });
 
 export const critic = section({
   model: optionalText.describe(
@@ -330,7 +346,7 @@ export const compactFiltering = section({
   mask_timeout: mask(true, "that timed out"),
   mask_unknown: mask(false, "that ended for an unknown reason"),
   mask_error: mask(true, "that failed"),
-});
+}).meta({ when: "rllm.compact_filtering.enable=true" });
 
 export const rejectionSample = section({
   enable: off.describe(
@@ -344,6 +360,7 @@ export const rejectionSample = section({
       "episode: draw until the batch has enough partially solved tasks; group, none: draw once; null: episode if enabled, else none.",
     ),
   multiplier: z.number().min(1).default(1).describe("Draw this many times the tasks of a batch.").meta({
+    when: "rllm.rejection_sample.enable=true",
     note: "rLLM's documentation says rollouts; its code multiplies tasks, and so does Hone.",
   }),
   min_partial_solve_tasks: positive.default(1).describe("Minimum number of partially solved tasks in a batch."),
@@ -360,7 +377,7 @@ export const rejectionSample = section({
 export const dynamicSampling = section({
   enable: off.describe("Replace tasks whose rewards do not differ with newly drawn ones (DAPO)."),
   max_rounds: positive.default(10).describe("Stop drawing after this many rounds and train on what was collected."),
-});
+}).meta({ when: "rllm.dynamic_sampling.enable=true" });
 
 // `rllm.reward`: reward processing, reward servers and reward models.
 
@@ -373,14 +390,16 @@ export const reward = section({
       "Clip the estimator's result for each trajectory to +/- this, before rllm.algorithm.advantages_norm; 0 is off.",
     ),
   running_norm: off.describe("Divide the estimator's result for each trajectory by its running standard deviation."),
-  running_norm_minus_mean: off.describe("With running_norm: also subtract the running mean."),
+  running_norm_minus_mean: off
+    .describe("With running_norm: also subtract the running mean.")
+    .meta({ when: "rllm.reward.running_norm=true" }),
   overlong: section({
     enable: off.describe("Penalize the reward of replies near the length limit (DAPO)."),
     buffer_len: positive
       .default(512)
       .describe("Number of tokens before the limit (rllm.data.max_response_length) over which the penalty grows."),
     penalty_factor: notNegative.default(1).describe("Penalty at the length limit."),
-  }),
+  }).meta({ when: "rllm.reward.overlong.enable=true" }),
   remote_url: z
     .array(text)
     .default([])
@@ -397,25 +416,32 @@ export const reward = section({
     .default([])
     .describe(
       "Weight of each reward model's score in the reward, in the order of rllm.reward.model; empty means 1 for each. A map sets weights per role, e.g. {solver: 1}; the model does not score roles that are not in the map.",
-    ),
+    )
+    .meta({ when: "rllm.reward.model" }),
   own_weight: roleWeights
     .default(1)
     .describe(
       "With reward models: weight of the script's own reward, which is added to the weighted scores. 0 ignores it, even if it is unknown. A map has weights per role; roles that it does not name have 1.",
-    ),
-  normalize: off.describe(
-    "Normalize scores by the mean and standard deviation that a reward model's files store, as OpenRLHF's do: mean and std in config.json.",
-  ),
-  use_engine: off.describe(
-    "Run the reward models on inference servers: those in rllm.reward.engine_url, or else one vLLM server per model, started by Hone.",
-  ),
+    )
+    .meta({ when: "rllm.reward.model" }),
+  normalize: off
+    .describe(
+      "Normalize scores by the mean and standard deviation that a reward model's files store, as OpenRLHF's do: mean and std in config.json.",
+    )
+    .meta({ when: "rllm.reward.model" }),
+  use_engine: off
+    .describe(
+      "Run the reward models on inference servers: those in rllm.reward.engine_url, or else one vLLM server per model, started by Hone.",
+    )
+    .meta({ when: "rllm.reward.model" }),
   engine_url: z
     .array(text)
     .refine((urls) => urls.every((url) => /^https?:\/\/[^/]/.test(url)), "must begin with http:// or https://")
     .default([])
     .describe(
       "Addresses of vLLM servers (--runner pooling) or SGLang servers (--is-embedding) that serve the reward models. Several servers of one model share its work. Their API key is the environment variable VLLM_API_KEY.",
-    ),
+    )
+    .meta({ when: "rllm.reward.use_engine=true" }),
   batch_size: positive
     .default(64)
     .describe("Maximum number of replies per request to a reward server (remote_url, use_engine)."),
@@ -502,7 +528,7 @@ export const remoteRuntime = section({
   session_timeout: aboveZero
     .default(300)
     .describe("The most seconds that an agent gets for a task, also if the task allows more."),
-});
+}).meta({ when: "rllm.remote_runtime.enabled=true" });
 
 // `rllm.sdk` and `rllm.gateway`: the server through which agents call the model, and its traces.
 
@@ -510,12 +536,13 @@ export const sdk = section({
   store: section({
     path: text
       .default("~/.rllm/traces.db")
-      .describe("Path of the trace database. Setting it also sets rllm.gateway.store=sqlite, unless that key is set."),
+      .describe("Path of the trace database. Setting it also sets rllm.gateway.store=sqlite, unless that key is set.")
+      .meta({ when: "rllm.gateway.db_path=null" }),
     retention_days: aboveZero
       .nullable()
       .default(null)
       .describe("Delete traces older than this many days when a run opens the database; null keeps all."),
-  }),
+  }).meta({ when: "rllm.gateway.store=sqlite" }),
   processing: section({
     groupby_key: optionalText.describe(
       "Metadata key that groups calls into trajectories by its value; null groups calls by role.",
@@ -523,13 +550,19 @@ export const sdk = section({
     traj_name_key: optionalText.describe("Metadata key whose value names the trajectory."),
   }),
   proxy: section({
-    host: text.default("127.0.0.1").describe("Address on which the gateway listens."),
+    host: text
+      .default("127.0.0.1")
+      .describe("Address on which the gateway listens.")
+      .meta({ when: "rllm.gateway.host=null" }),
     port: count
       .min(0)
       .max(65_535)
       .default(4000)
       .describe("Port of the gateway. In mode subprocess, 4000 means any free port.")
-      .meta({ note: "Hone passes the port to the agents that it starts, so concurrent runs do not collide." }),
+      .meta({
+        when: "rllm.gateway.port=null",
+        note: "Hone passes the port to the agents that it starts, so concurrent runs do not collide.",
+      }),
     mode: z
       .enum(["subprocess", "external"])
       .default("subprocess")
@@ -559,9 +592,11 @@ export const gateway = section({
     .enum(["memory", "sqlite"])
     .default("memory")
     .describe("Where model calls are stored in addition to the episodes: nowhere (memory) or in a database (sqlite)."),
-  db_path: optionalText.describe(
-    "Path of the trace database; null uses rllm.sdk.store.path. Setting it also sets rllm.gateway.store=sqlite, unless that key is set.",
-  ),
+  db_path: optionalText
+    .describe(
+      "Path of the trace database; null uses rllm.sdk.store.path. Setting it also sets rllm.gateway.store=sqlite, unless that key is set.",
+    )
+    .meta({ when: "rllm.gateway.store=sqlite" }),
   unenforceable: z
     .enum(["refuse", "allow"])
     .default("refuse")
@@ -632,7 +667,9 @@ export const trainer = section({
     .describe(
       "Every this many steps, draw plots as SVG and PNG (curves of reward, reply length and entropy; the distribution of reply lengths). The loggers receive the plots, histograms of reply length, reward and entropy, and sampled episodes. 0 is off.",
     ),
-  plot_dir: optionalText.describe("Folder for plots; null is plots/ in the run folder."),
+  plot_dir: optionalText
+    .describe("Folder for plots; null is plots/ in the run folder.")
+    .meta({ when: "rllm.trainer.plot_every above 0" }),
 });
 
 export const asyncTraining = section({
@@ -657,7 +694,7 @@ export const asyncTraining = section({
   trajectory_group_offload_dir: optionalText.describe(
     "Folder for groups waiting for training; null keeps them in memory.",
   ),
-});
+}).meta({ when: "rllm.async_training.enable=true" });
 
 export const episodeLogging = section({
   log_episodes: off.describe(
@@ -667,4 +704,4 @@ export const episodeLogging = section({
     // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
     .default("logs/${rllm.trainer.project_name}/${rllm.trainer.experiment_name}")
     .describe("Folder for the files of log_episodes."),
-});
+}).meta({ when: "rllm.episode_logging.log_episodes=true" });

@@ -1,4 +1,4 @@
-/** `training`, `validation`: optimizer, minibatches, checkpoints, and Tinker's names for group sizes. */
+/** The sections outside `rllm`: training, data, teachers, the model, rows and pairs, the local engine, Tinker's service. */
 import { z } from "zod";
 import { type DivergenceName, divergences } from "../../algorithms/distillation.ts";
 import { preferenceLosses, reductions } from "../../algorithms/supervised.ts";
@@ -15,6 +15,8 @@ import {
   share,
   text,
 } from "./about.ts";
+
+// `training`, `validation`: optimizer, minibatches, checkpoints, and Tinker's names for group sizes.
 
 export const training = section({
   source: z
@@ -78,7 +80,12 @@ export const training = section({
       aliases: { disable: "off", resume_path: "path" },
       note: "The values disable and resume_path of rLLM and verl are accepted as aliases of off and path.",
     }),
-  resume_from_path: z.string().nullable().default(null).describe("Checkpoint to resume from with resume_mode=path."),
+  resume_from_path: z
+    .string()
+    .nullable()
+    .default(null)
+    .describe("Checkpoint to resume from with resume_mode=path.")
+    .meta({ when: "training.resume_mode=path" }),
   resume_from_tinker_id: z
     .templateLiteral(["tinker://", text])
     .meta({ title: "tinker://RUN/weights/NAME" })
@@ -125,7 +132,11 @@ const sizes = {
   train_batch_size: positive
     .default(64)
     .describe("Number of tasks per training step.")
-    .meta({ note: "rLLM's tinker.yaml has 32; Hone follows rLLM's documentation (64)." }),
+    // Asynchronous steps have rllm.async_training.mini_batch_size tasks.
+    .meta({
+      when: "rllm.async_training.enable=false",
+      note: "rLLM's tinker.yaml has 32; Hone follows rLLM's documentation (64).",
+    }),
   val_batch_size: count
     .min(-1)
     .refine((size) => size !== 0, "must be -1 or at least 1")
@@ -265,6 +276,10 @@ export const distill = section({
   }),
 });
 
+// `model`: which one, and which of its weights are trained.
+
+const ofLora = { when: "model.lora_rank above 0" } as const;
+
 export const model = section({
   name: text
     .default("Qwen/Qwen3-8B")
@@ -273,13 +288,16 @@ export const model = section({
       note: "The local backend's default is smollm2-135m-instruct, which needs no model hub and trains on two CPU cores.",
     }),
   lora_rank: count.min(0).max(16_384).default(32).describe("LoRA rank; 0 trains all weights."),
-  lora_alpha: aboveZero.default(32).describe("LoRA alpha; the LoRA scale is lora_alpha / lora_rank."),
+  lora_alpha: aboveZero.default(32).describe("LoRA alpha; the LoRA scale is lora_alpha / lora_rank.").meta(ofLora),
   train_unembed: on.describe("Apply LoRA to the output embedding.").meta({
+    ...ofLora,
     note: "The local backend's default is false, because small models share the output embedding with the input embedding.",
   }),
-  train_attn: on.describe("Apply LoRA to the attention layers."),
-  train_mlp: on.describe("Apply LoRA to the MLP layers."),
-  train_experts: off.describe("Also apply LoRA to the experts of a mixture of experts; false leaves them as they are."),
+  train_attn: on.describe("Apply LoRA to the attention layers.").meta(ofLora),
+  train_mlp: on.describe("Apply LoRA to the MLP layers.").meta(ofLora),
+  train_experts: off
+    .describe("Also apply LoRA to the experts of a mixture of experts; false leaves them as they are.")
+    .meta(ofLora),
   train_vision: off.describe(
     "Also train the vision part of a model that accepts images: LoRA on its layers, or all of its weights.",
   ),
@@ -320,7 +338,7 @@ export const sft = section({
     .enum(["nll", "dft"])
     .default("nll")
     .describe("nll: negative log-likelihood. dft: each token's loss times its own probability (arXiv 2508.05629)."),
-});
+}).meta({ when: "training.source=rows" });
 
 export const dpo = section({
   loss_type: z
@@ -328,8 +346,14 @@ export const dpo = section({
     .default("sigmoid")
     .describe("The loss of a pair, under TRL's names; ipo and sigmoid_norm compare means over tokens."),
   beta: aboveZero.default(0.1).describe("How strongly the policy is held to the reference, the model before training."),
-  label_smoothing: z.number().min(0).lt(0.5).default(0).describe("The probability that a pair's label is wrong."),
-});
+  label_smoothing: z
+    .number()
+    .min(0)
+    .lt(0.5)
+    .default(0)
+    .describe("The probability that a pair's label is wrong.")
+    .meta({ when: "dpo.loss_type=robust" }),
+}).meta({ when: "training.source=pairs" });
 
 // `local`: settings of the local engine.
 

@@ -1,8 +1,22 @@
-/** Generates config/rllm/base.yaml: every key of `rllm` with its default, for people to read and Hydra to compose. */
+/**
+ * `config/rllm/base.yaml`: every key of `rllm` with its default, for all backends. The composition reads this text and never the file of
+ * that name, which the package contains for people: origins name its lines.
+ */
+import { join } from "node:path";
 import { stringify } from "yaml";
-import { configKeys } from "../../../src/config/schema.ts";
+import { configKeys } from "./schema.ts";
+import { shippedFolder } from "./tree.ts";
+
+export const baseYamlFile = join(shippedFolder, "rllm", "base.yaml");
+
+let composed: string | undefined;
 
 export function baseYaml(): string {
+  composed ??= compose();
+  return composed;
+}
+
+function compose(): string {
   const lines = [
     "# Every key of rllm.* with its default, for all backends. Generated from the schema by `npm run docs`: do not edit.",
   ];
@@ -17,12 +31,12 @@ export function baseYaml(): string {
     for (; depth < sections.length; depth++) lines.push(`${"  ".repeat(depth)}${sections[depth]}:`);
     open = sections;
     const indent = "  ".repeat(sections.length);
-    lines.push(`${indent}# ${description}`, `${indent}${name}: ${written(about.written ?? value)}`);
+    lines.push(`${indent}# ${description}`, `${indent}${name}: ${yamlText(about.written ?? value)}`);
   }
   return `${lines.join("\n")}\n`;
 }
 
-function written(value: unknown): string {
+function yamlText(value: unknown): string {
   if (typeof value === "string") return stringify(value, { lineWidth: 0 }).trim();
   return stringify(value, { lineWidth: 0, collectionStyle: "flow", flowCollectionPadding: false }).trim();
 }
