@@ -154,6 +154,7 @@ function attribute(object: Value, name: string): Value | undefined {
     }
     return from(textMethods as Readonly<Record<string, Builtin>>);
   }
+  if (object instanceof Markup) return markupMethod(object, name);
   if (object instanceof Dict) {
     if (dictChanges.has(name)) return unsafe(object, name);
     return name === "fromkeys" ? fromKeys : from(dictMethods);
@@ -188,6 +189,31 @@ function attribute(object: Value, name: string): Value | undefined {
   return object instanceof Callable ? object.attributes.get(name) : undefined;
 }
 
+/** The methods of escaped text escape their arguments, and return escaped text. */
+function markupMethod(object: Markup, name: string): Value | undefined {
+  const found = attribute(object.text, name);
+  if (!(found instanceof Callable)) return found;
+  const escapesArguments = ["replace", "join", "format", "center", "ljust", "rjust"].includes(name);
+  return new Callable(found.name, ({ positional, named }) => {
+    const escaped = (value: Value): Value => {
+      if (name === "join") return listOf(value).map((one) => escapeHtml(one).text);
+      return typeof value === "string" || (value instanceof Markup && escapesArguments) ? escapeHtml(value).text : value;
+    };
+    const given = (value: Value, index: number): Value => {
+      if (escapesArguments && !(name === "replace" && index === 0)) return escaped(value);
+      return value instanceof Markup ? value.text : value;
+    };
+    const values = positional.map(given);
+    return marked(found.call({ positional: values, named: new Map([...named].map(([key, one]) => [key, escaped(one)])) }));
+  });
+}
+
+function marked(value: Value): Value {
+  if (typeof value === "string") return new Markup(value);
+  if (Array.isArray(value)) return value.map(marked);
+  return value instanceof Tuple ? new Tuple(value.items.map(marked)) : value;
+}
+
 const unsafe = (object: Value, name: string) =>
   new Undefined(`access to attribute '${name}' of '${typeName(object)}' object is unsafe.`);
 
@@ -200,7 +226,8 @@ function item(object: Value, key: Value): Value | undefined {
   if (object instanceof Dict) return object.has(key) ? object.get(key) : undefined;
   const index = asInteger(key);
   if (index === undefined) return undefined;
-  const items = typeof object === "string" ? letters(object) : object instanceof Range ? object : sequence(object);
+  const text = object instanceof Markup ? object.text : object;
+  const items = typeof text === "string" ? letters(text) : object instanceof Range ? object : sequence(object);
   if (items === undefined) return undefined;
   const at = Number(index < 0n ? index + BigInt(items.length) : index);
   if (at < 0 || at >= items.length) return undefined;
@@ -211,11 +238,12 @@ function item(object: Value, key: Value): Value | undefined {
 export function member(object: Value, key: Value, kind: "attribute" | "item"): Value {
   if (object instanceof Undefined) return object.fail();
   if (kind === "attribute" && typeof key === "string") {
-    const found = attribute(object, key) ?? (object instanceof Dict ? item(object, key) : undefined);
+    const own = attribute(object, key);
+    const found = own === undefined && object instanceof Dict ? item(object, key) : own;
     return found === undefined ? undefinedMember(object, key) : found;
   }
   const found = item(object, key);
-  if (found !== undefined) return found;
+  if (found !== undefined) return object instanceof Markup ? marked(found) : found;
   const own = typeof key === "string" ? attribute(object, key) : undefined;
   return own === undefined ? undefinedMember(object, key) : own;
 }
@@ -223,6 +251,7 @@ export function member(object: Value, key: Value, kind: "attribute" | "item"): V
 /** `value[start:stop:step]` */
 export function slice(value: Value, start: Value, stop: Value, step: Value): Value {
   if (value instanceof Undefined) return value.fail();
+  if (value instanceof Markup) return marked(slice(value.text, start, stop, step));
   const items = typeof value === "string" ? letters(value) : value instanceof Range ? value : sequence(value);
   if (items === undefined) return undefinedMember(value, null);
   const parts = [start, stop, step].map((part) => {
@@ -259,6 +288,7 @@ export function slice(value: Value, start: Value, stop: Value, step: Value): Val
 
 export function arithmetic(operator: string, left: Value, right: Value): Value {
   for (const side of [left, right]) if (side instanceof Undefined) side.fail();
+  if (left instanceof Markup || right instanceof Markup) return markupArithmetic(operator, left, right);
   if (isNumber(left) && isNumber(right)) return calculate(operator, left, right);
   if (operator === "+") {
     if (typeof left === "string" && typeof right === "string") return paid(left + right);
@@ -277,11 +307,25 @@ export function arithmetic(operator: string, left: Value, right: Value): Value {
       return text instanceof Tuple ? new Tuple(repeated) : repeated;
     }
   }
-  if (operator === "|" || left instanceof Markup || right instanceof Markup) {
-    return fail("TypeError", "operations on escaped text are not supported");
-  }
   return fail("TypeError", `unsupported operand type(s) for ${operator}: '${typeName(left)}' and '${typeName(right)}'`);
 }
+
+function markupArithmetic(operator: string, left: Value, right: Value): Value {
+  const isText = (value: Value) => typeof value === "string" || value instanceof Markup;
+  if (operator === "+" && isText(left) && isText(right)) {
+    return new Markup(paid(escapeHtml(left).text + escapeHtml(right).text));
+  }
+  if (operator === "*") return marked(arithmetic("*", textOf(left), textOf(right)));
+  if (operator === "%" && left instanceof Markup) {
+    const escaped = (value: Value): Value => (isNumber(value) ? value : escapeHtml(value).text);
+    const values = right instanceof Tuple ? new Tuple(right.items.map(escaped)) : escaped(right);
+    return new Markup(percent(left.text, right instanceof Dict ? right : values));
+  }
+  if (operator === "%" && typeof left === "string") return percent(left, textOf(right));
+  return fail("TypeError", `unsupported operand type(s) for ${operator}: '${typeName(left)}' and '${typeName(right)}'`);
+}
+
+const textOf = (value: Value): Value => (value instanceof Markup ? value.text : value);
 
 function bought<Item>(items: Item[]): Item[] {
   spend(items.length);
@@ -460,7 +504,8 @@ function quoteUrl(value: Value, inQuery: boolean): string {
   }).join("");
 }
 
-function indent(value: Value, width: Value, first: Value, blank: Value): Value {
+function indent(given: Value, width: Value, first: Value, blank: Value): Value {
+  const value = textOf(given);
   if (typeof value !== "string") return fail("TypeError", `cannot indent a ${typeName(value)}`);
   const before = indentation(width);
   const lines = splitLines(`${value}\n`);
@@ -469,7 +514,8 @@ function indent(value: Value, width: Value, first: Value, blank: Value): Value {
 }
 
 function truncate(value: Value, length: Value, killWords: Value, end: Value, leeway: Value): Value {
-  const all = [...letters(value as string)];
+  if (typeof value !== "string" && !(value instanceof Markup)) fail("TypeError", `cannot truncate a ${typeName(value)}`);
+  const all = [...letters(write(value))];
   const mark = write(end);
   const kept = whole(length) - lengthOf(mark);
   if (kept < 0) fail("AssertionError", `expected length >= ${lengthOf(mark)}, got ${represent(length)}`);
@@ -651,7 +697,8 @@ const signedFilters: Readonly<Record<string, Builtin>> = {
     "name",
     (value, name) => {
       if (value instanceof Undefined) return value.fail();
-      return attribute(value, write(name)) ?? undefinedMember(value, name);
+      const found = attribute(value, write(name));
+      return found === undefined ? undefinedMember(value, name) : found;
     },
   ],
   batch: ["linecount fill_with?", (value, count, fill = null) => generate("do_batch", inBatches(value, count, fill))],
@@ -729,7 +776,7 @@ const signedFilters: Readonly<Record<string, Builtin>> = {
   reverse: [
     "",
     (value) => {
-      if (typeof value === "string") return slice(value, null, null, -1n);
+      if (typeof value === "string" || value instanceof Markup) return slice(value, null, null, -1n);
       if (value instanceof Generator) return listOf(value).reverse();
       return generate("reversed", reversedItems(value)[Symbol.iterator]());
     },
@@ -783,8 +830,12 @@ export function applyFilter(name: string, value: Value, args: CallArguments): Va
   if (open) return open(value, args);
   const found = Object.hasOwn(signedFilters, name) ? signedFilters[name] : undefined;
   if (!found) return fail("TemplateRuntimeError", `No filter named '${name}' found.`);
-  return found[1](value, ...bind(name, found[0], args));
+  const result = found[1](value, ...bind(name, found[0], args));
+  return value instanceof Markup && markupFilters.has(name) ? marked(result) : result;
 }
+
+/** The filters that keep escaped text escaped. */
+const markupFilters = new Set(["upper", "lower", "capitalize", "trim", "center", "string", "indent", "reverse", "truncate"]);
 
 // Tests.
 
@@ -813,7 +864,7 @@ const kinds: Readonly<Record<string, Builtin>> = {
   string: ["", (value) => typeof value === "string" || value instanceof Markup],
   mapping: ["", (value) => value instanceof Dict],
   sequence: ["", (value) => sequenceLike(value)],
-  iterable: ["", (value) => isIterable(value) || value instanceof Markup],
+  iterable: ["", isIterable],
   callable: ["/", (value) => value instanceof Callable || (value instanceof Special && "call" in value) || value instanceof Undefined],
   escaped: ["", (value) => value instanceof Markup],
   lower: ["", (value) => isLower(write(value))],

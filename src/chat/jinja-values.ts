@@ -177,7 +177,7 @@ export abstract class Special {
   abstract written(): string;
 }
 
-/** The result of `escape` and `safe`. Templates may print it; what else Python does with it is not supported. */
+/** Escaped text, the result of `escape` and `safe`. What is added to it is escaped. */
 export class Markup {
   readonly text: string;
   constructor(text: string) {
@@ -247,7 +247,6 @@ export function typeName(value: Value): string {
 
 export function isTrue(value: Value): boolean {
   if (value instanceof Undefined) return false;
-  if (value instanceof Markup) return value.text !== "";
   const size = sizeOf(value);
   return size === undefined ? value !== null && value !== false && value !== 0 && value !== 0n : size > 0;
 }
@@ -255,6 +254,7 @@ export function isTrue(value: Value): boolean {
 /** Python's `len`; undefined if the value has none. Of a text zero or more: only whether it is empty is exact. */
 function sizeOf(value: Value): number | undefined {
   if (typeof value === "string" || Array.isArray(value)) return value.length;
+  if (value instanceof Markup) return value.text.length;
   if (value instanceof Tuple) return value.items.length;
   if (value instanceof Dict) return value.entries.size;
   if (value instanceof View) return value.dict.entries.size;
@@ -264,6 +264,7 @@ function sizeOf(value: Value): number | undefined {
 
 export function lengthOf(value: Value): number {
   if (typeof value === "string") return letters(value).length;
+  if (value instanceof Markup) return letters(value.text).length;
   return sizeOf(value) ?? fail("TypeError", `object of type '${typeName(value)}' has no len()`);
 }
 
@@ -302,6 +303,7 @@ export function isIterable(value: Value): boolean {
 
 function iterable(value: Value): Iterable<Value> {
   if (typeof value === "string") return letters(value);
+  if (value instanceof Markup) return letters(value.text);
   if (value instanceof Dict) return value.pairs().map(([key]) => key);
   if (value instanceof View) return value.values();
   if (value instanceof Undefined) return [];
@@ -427,6 +429,7 @@ export function writeFloat(value: number, infinity = "inf", notNumber = "nan"): 
 /** The key of a dict: equal values have equal keys. */
 function hashed(key: Value): unknown {
   if (typeof key === "string") return paid(key);
+  if (key instanceof Markup) return paid(key.text);
   if (typeof key === "boolean") return BigInt(key);
   if (typeof key === "number") return Number.isInteger(key) ? BigInt(key) : key;
   // A text cannot begin like this, except with half of a pair.
@@ -458,7 +461,8 @@ export function equals(left: Value, right: Value): boolean {
   if (left instanceof View && right instanceof View && left.kind === "keys" && right.kind === "keys") {
     return left.dict.entries.size === right.dict.entries.size && left.values().every((key) => right.dict.has(key));
   }
-  if (left instanceof Markup || right instanceof Markup) return write(left) === write(right);
+  if (left instanceof Markup) return typeof right !== "string" && !(right instanceof Markup) ? false : equals(left.text, write(right));
+  if (right instanceof Markup) return typeof left === "string" && equals(left, right.text);
   return (left instanceof Undefined && right instanceof Undefined) || left === right;
 }
 
@@ -475,6 +479,8 @@ export function compare(left: Value, right: Value, sign = "<"): number {
     return first < second ? -1 : first > second ? 1 : first == second ? 0 : Number.NaN;
   }
   if (typeof left === "string" && typeof right === "string") return compareTexts(left, right);
+  if (left instanceof Markup) return compare(left.text, right, sign);
+  if (right instanceof Markup) return compare(left, right.text, sign);
   const [first, second] = [sequence(left), sequence(right)];
   if (first && second && Array.isArray(left) === Array.isArray(right)) {
     for (const [index, value] of first.entries()) {
@@ -502,6 +508,8 @@ const rank = (unit: number) => (unit < 0xd800 ? unit : unit < 0xe000 ? unit + 0x
 
 /** Python's `in`. */
 export function contains(container: Value, item: Value): boolean {
+  if (container instanceof Markup) return contains(container.text, item);
+  if (item instanceof Markup && typeof container === "string") return contains(container, item.text);
   if (typeof container === "string") {
     if (item instanceof Undefined || typeof item !== "string") {
       return fail("TypeError", `'in <string>' requires string as left operand, not ${typeName(item)}`);
