@@ -44,7 +44,7 @@ describe("chat", () => {
         { name: "default", template: "{{ eos_token }}{{ pad_token is defined }}" },
       ];
       config({ chat_template: several, eos_token: { content: "<|eot_id|>", lstrip: false } });
-      expect(loadChat(folder).renderText(hello)).toBe("<|eot_id|>false");
+      expect(loadChat(folder).renderText(hello)).toBe("<|eot_id|>False");
     });
 
     test("a base model without a template is refused, unless the plain renderer writes one message per line", () => {

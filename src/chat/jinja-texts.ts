@@ -9,8 +9,8 @@ import {
   isPythonSpace,
   isTrue,
   iterate,
+  lengthOf,
   letters,
-  listOf,
   Markup,
   paid,
   represent,
@@ -20,9 +20,7 @@ import {
   stripPython,
   Tuple,
   typeName,
-  Undefined,
   type Value,
-  View,
   write,
   writeFloat,
 } from "./jinja-values.ts";
@@ -32,9 +30,10 @@ import {
 const text = (value: Value, what = "argument"): string =>
   typeof value === "string" ? value : fail("TypeError", `${what} must be str, not ${typeName(value)}`);
 
-const whole = (value: Value): number => {
+export const whole = (value: Value): number => {
   const integer = asInteger(value);
-  if (integer === undefined) return fail("TypeError", `'${typeName(value)}' object cannot be interpreted as an integer`);
+  if (integer === undefined)
+    return fail("TypeError", `'${typeName(value)}' object cannot be interpreted as an integer`);
   return Number(integer > 2n ** 52n ? 2n ** 52n : integer < -(2n ** 52n) ? -(2n ** 52n) : integer);
 };
 
@@ -52,7 +51,7 @@ export function replaceText(self: string, old: string, fresh: string, count = -1
   const parts: string[] = [];
   if (old === "") {
     const all = [...letters(self)];
-    all.forEach((letter, index) => parts.push(index < most ? paid(fresh) : "", letter));
+    for (const [index, letter] of all.entries()) parts.push(index < most ? paid(fresh) : "", letter);
     if (all.length < most) parts.push(fresh);
     spend(parts.length);
     return parts.join("");
@@ -98,10 +97,15 @@ function splitFromEnd(self: string, separator: Value, most: number): string[] {
   return split(reversed(self), mark, most).map(reversed).reverse();
 }
 
+const lineEnd = "(?:\\r\\n|[\\n\\r\\v\\f\\x1c-\\x1e\\x85\\u2028\\u2029])";
+const inLine = "[^\\n\\r\\v\\f\\x1c-\\x1e\\x85\\u2028\\u2029]";
+const lines = new RegExp(`${inLine}*${lineEnd}|${inLine}+$`, "g");
+const lastLineEnd = new RegExp(`${lineEnd}$`);
+
 export function splitLines(self: string, keepEnds = false): string[] {
-  const lines = paid(self).match(/[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])|[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+$/g);
-  spend(lines?.length ?? 0);
-  return (lines ?? []).map((line) => (keepEnds ? line : line.replace(/(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])$/, "")));
+  const found = paid(self).match(lines) ?? [];
+  spend(found.length);
+  return found.map((line) => (keepEnds ? line : line.replace(lastLineEnd, "")));
 }
 
 /** Positions in characters, as Python counts them. */
@@ -247,13 +251,22 @@ export const textMethods: Readonly<Record<string, readonly [signature: string, m
   splitlines: ["keepends?", (self, keep = false) => splitLines(self, isTrue(keep))],
   partition: ["/ sep", (self, separator) => partition(self, separator, false)],
   rpartition: ["/ sep", (self, separator) => partition(self, separator, true)],
-  replace: ["/ old new count?", (self, old, fresh, count = -1n) => replaceText(self, text(old), text(fresh), whole(count))],
-  removeprefix: ["/ prefix", (self, edge) => (self.startsWith(paid(text(edge))) ? self.slice(text(edge).length) : self)],
+  replace: [
+    "/ old new count?",
+    (self, old, fresh, count = -1n) => replaceText(self, text(old), text(fresh), whole(count)),
+  ],
+  removeprefix: [
+    "/ prefix",
+    (self, edge) => (self.startsWith(paid(text(edge))) ? self.slice(text(edge).length) : self),
+  ],
   removesuffix: [
     "/ suffix",
     (self, edge) => (edge !== "" && self.endsWith(paid(text(edge))) ? self.slice(0, -text(edge).length) : self),
   ],
-  startswith: ["/ prefix start? end?", (self, edge, from = null, to = null) => hasEdge(self, edge, from, to, "startsWith")],
+  startswith: [
+    "/ prefix start? end?",
+    (self, edge, from = null, to = null) => hasEdge(self, edge, from, to, "startsWith"),
+  ],
   endswith: ["/ suffix start? end?", (self, edge, from = null, to = null) => hasEdge(self, edge, from, to, "endsWith")],
   find: ["/ sub start? end?", (self, part, from = null, to = null) => find(self, part, from, to)],
   rfind: ["/ sub start? end?", (self, part, from = null, to = null) => find(self, part, from, to, true)],
@@ -262,10 +275,11 @@ export const textMethods: Readonly<Record<string, readonly [signature: string, m
   count: [
     "/ sub start? end?",
     (self, part, from = null, to = null) => {
+      const wanted = text(part);
       const searched = between(self, from, to);
       if (searched === undefined) return 0n;
-      if (text(part) === "") return BigInt(letters(searched.part).length + 1);
-      return BigInt([...occurrences(searched.part, text(part))].length);
+      if (wanted === "") return BigInt(letters(searched.part).length + 1);
+      return BigInt([...occurrences(searched.part, wanted)].length);
     },
   ],
   join: ["/ iterable", (self, values) => joinTexts(self, values, false)],
@@ -276,7 +290,10 @@ export const textMethods: Readonly<Record<string, readonly [signature: string, m
   expandtabs: ["tabsize?", (self, size = 8n) => expandTabs(self, whole(size))],
   isalpha: ["/", every(/^\p{L}+$/u)],
   isdecimal: ["/", every(/^\p{Nd}+$/u)],
-  isdigit: ["/", every(/^[\p{Nd}\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u2080-\u2089\u2460-\u2468\u2474-\u247c\u2488-\u2490]+$/u)],
+  isdigit: [
+    "/",
+    every(/^[\p{Nd}\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u2080-\u2089\u2460-\u2468\u2474-\u247c\u2488-\u2490]+$/u),
+  ],
   isnumeric: ["/", every(/^[\p{N}]+$/u)],
   isalnum: ["/", every(/^[\p{L}\p{N}]+$/u)],
   isascii: ["/", (self) => /^[\0-\x7f]*$/.test(paid(self))],
@@ -356,11 +373,12 @@ function formatted(value: Value, format: Format): string {
   if (width > 2 ** 20) fail("ValueError", `a width of ${width} characters`);
   let body: string;
   let prefix = "";
-  if (isNumber(value) && !(typeof value === "boolean" && type === "") && type !== "s" && type !== "c") {
+  if (isNumber(value) && type !== "s" && type !== "c") {
     align ||= ">";
     const integer = asInteger(value);
     const number = Number(value);
     if ("dbxXon".includes(type || "d") && integer !== undefined) {
+      if (precision !== undefined) fail("ValueError", "Precision not allowed in integer format specifier");
       const base = { b: 2, o: 8, x: 16, X: 16 }[type] ?? 10;
       body = (integer < 0n ? -integer : integer).toString(base);
       if (type === "X") body = body.toUpperCase();
@@ -381,7 +399,10 @@ function formatted(value: Value, format: Format): string {
     if (grouping) body = body.replace(/^\d+/, (figures) => figures.replace(/\B(?=(\d{3})+$)/g, grouping));
     prefix = (minus ? "-" : sign === "-" || sign === "" ? "" : sign) + prefix;
   } else {
-    if (type !== "" && type !== "s") return fail("ValueError", `Unknown format code '${type}' for object of type '${typeName(value)}'`);
+    if (type !== "" && type !== "s")
+      return fail("ValueError", `Unknown format code '${type}' for object of type '${typeName(value)}'`);
+    if (sign !== "" && sign !== "-") fail("ValueError", "Sign not allowed in string format specifier");
+    if (grouping) fail("ValueError", `Cannot specify '${grouping}' with 's'.`);
     body = write(value);
     if (precision !== undefined) body = [...letters(body)].slice(0, precision).join("");
     align ||= "<";
@@ -398,10 +419,18 @@ function formatted(value: Value, format: Format): string {
 export function percent(pattern: string, given: Value): string {
   const values = given instanceof Tuple ? [...given.items] : [given];
   let used = 0;
-  const next = () => (used < values.length ? values[used++] : fail("TypeError", "not enough arguments for format string"));
+  const next = () =>
+    used < values.length ? values[used++] : fail("TypeError", "not enough arguments for format string");
   const written = paid(pattern).replace(
     /%(?:\(([^()]*)\))?([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+)?)?[hlL]?([\s\S]?)/g,
-    (all, key: string | undefined, flags: string, wide: string | undefined, exact: string | undefined, type: string) => {
+    (
+      all,
+      key: string | undefined,
+      flags: string,
+      wide: string | undefined,
+      exact: string | undefined,
+      type: string,
+    ) => {
       spend(1);
       if (type === "%") return "%";
       const width = wide === "*" ? whole(next()) : Number(wide ?? 0);
@@ -431,26 +460,41 @@ export function percent(pattern: string, given: Value): string {
         precision,
         type: "s",
       };
-      if (type === "s") return formatted(write(value), format);
-      if (type === "r" || type === "a") return formatted(represent(value), format);
+      const asText = { ...format, sign: "" };
+      if (type === "s") return formatted(write(value), asText);
+      if (type === "r" || type === "a") return formatted(represent(value), asText);
       if (type === "c") {
         const code = asInteger(value);
-        return formatted(code === undefined ? text(value) : String.fromCodePoint(Number(code)), format);
+        if (code === undefined && lengthOf(text(value)) !== 1) fail("TypeError", "%c requires int or char");
+        return formatted(code === undefined ? text(value) : String.fromCodePoint(Number(code)), asText);
       }
-      if (!isNumber(value)) return fail("TypeError", `%${type} format: a real number is required, not ${typeName(value)}`);
+      if (!isNumber(value))
+        return fail("TypeError", `%${type} format: a real number is required, not ${typeName(value)}`);
       if ("diu".includes(type)) {
         const integer = asInteger(value) ?? BigInt(Math.trunc(value as number));
-        const padded = precision === undefined ? undefined : (integer < 0n ? -integer : integer).toString().padStart(precision, "0");
+        const padded =
+          precision === undefined ? undefined : (integer < 0n ? -integer : integer).toString().padStart(precision, "0");
         if (padded === undefined) return formatted(integer, { ...format, type: "d", precision: undefined });
-        return formatted((integer < 0n ? "-" : format.sign === "-" ? "" : format.sign) + padded, { ...format, fill: " ", align: left ? "<" : ">", precision: undefined });
+        return formatted((integer < 0n ? "-" : format.sign === "-" ? "" : format.sign) + padded, {
+          ...asText,
+          fill: " ",
+          align: left ? "<" : ">",
+          precision: undefined,
+        });
       }
       if ("oxX".includes(type) && asInteger(value) === undefined) {
         return fail("TypeError", `%${type} format: an integer is required, not ${typeName(value)}`);
       }
-      return formatted("oxX".includes(type) ? asInteger(value) : Number(value), { ...format, type });
+      if ("oxX".includes(type)) return formatted(asInteger(value), { ...format, type, precision: undefined });
+      return formatted(Number(value), { ...format, type });
     },
   );
-  if (used < values.length && !(given instanceof Dict) && !(Array.isArray(given) && used === 0 && false)) {
+  // Python ignores a list, and whatever else has items, if the text has no place for it.
+  const unused =
+    given instanceof Tuple
+      ? used < values.length
+      : used === 0 && (isNumber(given) || given === null || typeof given === "string");
+  if (unused) {
     fail("TypeError", "not all arguments converted during string formatting");
   }
   return paid(written);
@@ -460,7 +504,12 @@ export function percent(pattern: string, given: Value): string {
 export type Member = (value: Value, key: Value, kind: "attribute" | "item") => Value;
 
 /** `str.format`. */
-export function formatText(pattern: string, positional: readonly Value[], named: ReadonlyMap<string, Value>, member: Member) {
+export function formatText(
+  pattern: string,
+  positional: readonly Value[],
+  named: ReadonlyMap<string, Value>,
+  member: Member,
+) {
   let automatic = 0;
   const argument = (name: string): Value => {
     const index = name === "" ? automatic++ : /^\d+$/.test(name) ? Number(name) : undefined;
@@ -495,7 +544,7 @@ function withFormat(value: Value, spec: string): string {
   if (spec === "") return write(value);
   const found = /^(?:([\s\S])?([<>=^]))?([-+ ])?(#)?(0)?(\d+)?([,_])?(?:\.(\d+))?([a-zA-Z%])?$/u.exec(spec);
   if (found === null) return fail("ValueError", "Invalid format specifier");
-  if (!isNumber(value) && typeof value !== "string") {
+  if (!isNumber(value) && typeof value !== "string" && !(value instanceof Markup)) {
     return fail("TypeError", `unsupported format string passed to ${typeName(value)}.__format__`);
   }
   const [, fill, align, sign = "-", alternate, zero, width = "0", grouping = "", precision, type = ""] = found;
@@ -549,14 +598,23 @@ export function toJson(value: Value, options: JsonOptions, depth = 0): string {
 
 function jsonKey(key: Value): string {
   if (typeof key === "string") return key;
-  if (key === null || isNumber(key)) return toJson(key, { ascii: false, indent: undefined, separators: ["", ""], sortKeys: false });
+  if (key === null || isNumber(key))
+    return toJson(key, { ascii: false, indent: undefined, separators: ["", ""], sortKeys: false });
   return fail("TypeError", `keys must be str, int, float, bool or None, not ${typeName(key)}`);
 }
 
-const jsonEscapes: Record<string, string> = { '"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\b": "\\b" };
+const jsonEscapes: Record<string, string> = {
+  '"': '\\"',
+  "\\": "\\\\",
+  "\n": "\\n",
+  "\r": "\\r",
+  "\t": "\\t",
+  "\f": "\\f",
+  "\b": "\\b",
+};
 
 function jsonText(value: string, ascii: boolean): string {
-  const pattern = ascii ? /["\\]|[^ -~]/g : /["\\\0-\x1f]/g;
+  const pattern = ascii ? /["\\]|[^ -~]/g : /["\\]|(?![ -\uffff])[\s\S]/g;
   const hex = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
   return paid(`"${paid(value).replace(pattern, (unit) => jsonEscapes[unit] ?? hex(unit))}"`);
 }
@@ -569,14 +627,6 @@ export function indentation(value: Value): string {
   if (count > 10_000) fail("OverflowError", `an indentation of ${count}`);
   return " ".repeat(Math.max(0, count));
 }
-
-/** Python's `dir`-like check of the kinds that `list` accepts, for `reversed`. */
-export function reversedItems(value: Value): Value[] {
-  if (value instanceof Dict || value instanceof View) return listOf(value).reverse();
-  if (value instanceof Undefined) fail("TypeError", "'Undefined' object is not reversible");
-  return listOf(value).reverse();
-}
-export { whole };
 
 /**
  * Python's `json.loads`: the order of keys, and integers of any size, are kept.

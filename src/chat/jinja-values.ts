@@ -11,7 +11,8 @@ let left = Number.POSITIVE_INFINITY;
 /** @param units about the time of one evaluated expression each */
 export function spend(units: number): void {
   left -= units;
-  if (!(left >= 0)) throw new Error("its work is far more than the messages need; it loops, or creates long texts or lists");
+  if (!(left >= 0))
+    throw new Error("its work is far more than the messages need; it loops, or creates long texts or lists");
 }
 
 /** @throws Error if the work takes more than `units` */
@@ -270,7 +271,9 @@ export function lengthOf(value: Value): number {
 
 /** The characters of a text, which are code points in Python. */
 export function letters(text: string): string | string[] {
-  return /[\ud800-\udfff]/.test(paid(text)) ? (spend(text.length), [...text]) : text;
+  if (!/[\ud800-\udfff]/.test(paid(text))) return text;
+  spend(text.length);
+  return [...text];
 }
 
 /** The list, tuple or range as an array of its items; undefined for other values. */
@@ -438,11 +441,12 @@ function hashed(key: Value): unknown {
   return key instanceof Undefined ? Undefined : key;
 }
 
-const plainKey = (value: Value): Value => (typeof value === "boolean" || typeof value === "number" ? hashed(value) : value);
+const plainKey = (value: Value): Value =>
+  typeof value === "boolean" || typeof value === "number" ? hashed(value) : value;
 
 export function equals(left: Value, right: Value): boolean {
   spend(1);
-  if (isNumber(left) && isNumber(right)) return Number.isNaN(left) ? false : number(left) == number(right);
+  if (isNumber(left) && isNumber(right)) return number(left) <= number(right) && number(left) >= number(right);
   if (typeof left === "string" && typeof right === "string") {
     if (left.length !== right.length) return false;
     paid(left);
@@ -461,7 +465,8 @@ export function equals(left: Value, right: Value): boolean {
   if (left instanceof View && right instanceof View && left.kind === "keys" && right.kind === "keys") {
     return left.dict.entries.size === right.dict.entries.size && left.values().every((key) => right.dict.has(key));
   }
-  if (left instanceof Markup) return typeof right !== "string" && !(right instanceof Markup) ? false : equals(left.text, write(right));
+  if (left instanceof Markup)
+    return typeof right !== "string" && !(right instanceof Markup) ? false : equals(left.text, write(right));
   if (right instanceof Markup) return typeof left === "string" && equals(left, right.text);
   return (left instanceof Undefined && right instanceof Undefined) || left === right;
 }
@@ -476,7 +481,7 @@ export function compare(left: Value, right: Value, sign = "<"): number {
   spend(1);
   if (isNumber(left) && isNumber(right)) {
     const [first, second] = [number(left), number(right)];
-    return first < second ? -1 : first > second ? 1 : first == second ? 0 : Number.NaN;
+    return first < second ? -1 : first > second ? 1 : Number.isNaN(first) || Number.isNaN(second) ? Number.NaN : 0;
   }
   if (typeof left === "string" && typeof right === "string") return compareTexts(left, right);
   if (left instanceof Markup) return compare(left.text, right, sign);

@@ -3,19 +3,17 @@
  * docs/decisions/templates.md says why Hone has its own interpreter.
  */
 
+import { applyFilter, applyTest, filters, tests } from "./jinja-filters.ts";
+import { checkAttribute, globalsAt } from "./jinja-functions.ts";
+import { arithmetic, member, signed, slice } from "./jinja-members.ts";
 import {
-  applyFilter,
-  applyTest,
-  arithmetic,
-  checkAttribute,
-  filters,
-  globalsAt,
-  member,
-  signed,
-  slice,
-  tests,
-} from "./jinja-builtins.ts";
-import { type Arguments, type Expression, parseTemplate, type Signature, type Statement, type Target } from "./jinja-parser.ts";
+  type Arguments,
+  type Expression,
+  parseTemplate,
+  type Signature,
+  type Statement,
+  type Target,
+} from "./jinja-parser.ts";
 import {
   type CallArguments,
   Callable,
@@ -34,8 +32,8 @@ import {
   represent,
   Special,
   spend,
-  toValue,
   Tuple,
+  toValue,
   typeName,
   Undefined,
   type Value,
@@ -45,11 +43,11 @@ import {
 
 export interface CompiledJinja {
   /**
-   * @param variables plain data; `Map` and `JsonNumber` keep the order of keys and the spelling of numbers
+   * @param variables plain data, or what `fromJson` returns, which keeps the order of keys and the kinds of numbers
    * @param work limit of the rendering, in evaluated expressions
    * @throws Error if the template raises one, or works beyond the limit
    */
-  render(variables: Readonly<Record<string, unknown>>, work: number, now?: Date): string;
+  render(variables: Readonly<Record<string, unknown>> | Dict, work: number, now?: Date): string;
 }
 
 /** @throws Error with the line if the template cannot be parsed */
@@ -58,8 +56,8 @@ export function compileJinja(source: string): CompiledJinja {
   return {
     render: (variables, work, now = new Date()) =>
       withWork(work, () => {
-        const given = Object.entries(variables).map(([name, value]) => [name, toValue(value)] as const);
-        const scope = new Scope(new Scope(undefined, globalsAt(now)), new Map(given));
+        const given = toValue(variables) as Dict;
+        const scope = new Scope(new Scope(undefined, globalsAt(now)), new Map(given.pairs() as [string, Value][]));
         const parts: string[] = [];
         run(body, { scope: new Scope(scope), parts, depth: 0 });
         return parts.join("");
@@ -144,7 +142,7 @@ function runOne(statement: Statement, frame: Frame): Leave {
       return undefined;
     case "call-block": {
       const args = evaluateArguments(statement.call.args, frame);
-      args.named.set("caller", macro("caller", statement.signature, frame));
+      args.named.set("caller", macro(null, statement.signature, frame));
       frame.parts.push(write(call(evaluate(statement.call.callee, frame), args)));
       return undefined;
     }
@@ -171,23 +169,23 @@ function captured(body: readonly Statement[], frame: Frame): string {
 }
 
 function assign(target: Target, value: Value, frame: Frame): void {
-  if (target.type === "name") return frame.scope.set(target.name, value);
-  if (target.type === "member") {
+  if (target.type === "name") frame.scope.set(target.name, value);
+  else if (target.type === "member") {
     const object = frame.scope.get(target.name);
     if (!(object instanceof Namespace)) fail("TemplateRuntimeError", "cannot assign attribute on non-namespace object");
     (object as Namespace).attributes.set(checkAttribute(target.attribute), value);
-    return;
+  } else {
+    const items = listOf(value);
+    const { length } = target.items;
+    if (items.length !== length) fail("ValueError", `${length} names for ${items.length} values`);
+    for (const [index, one] of target.items.entries()) assign(one, items[index], frame);
   }
-  const items = listOf(value);
-  const { length } = target.items;
-  if (items.length !== length) fail("ValueError", `${length} names for ${items.length} values`);
-  for (const [index, one] of target.items.entries()) assign(one, items[index], frame);
 }
 
 /** Python's limit of nested calls is about this number of macros. */
 const deepest = 250;
 
-function macro(name: string, { parameters, body, reads }: Signature, defined: Frame): Callable {
+function macro(name: string | null, { parameters, body, reads }: Signature, defined: Frame): Callable {
   const names = parameters.map((parameter) => parameter.name);
   const invoke = ({ positional, named: given }: CallArguments): Value => {
     const depth = defined.depth + running + 1;
@@ -232,7 +230,7 @@ function macro(name: string, { parameters, body, reads }: Signature, defined: Fr
     ["catch_varargs", reads.has("varargs")],
     ["caller", reads.has("caller")],
   ]);
-  return new Callable(`<Macro ${represent(name)}>`, invoke, attributes);
+  return new Callable(`<Macro ${name === null ? "anonymous" : represent(name)}>`, invoke, attributes);
 }
 
 /** Number of macros that run at this moment. */
@@ -247,13 +245,12 @@ const unknown = Symbol();
 /** The variable `loop`. It looks one item ahead, as jinja2 does. */
 class Loop extends Special {
   index0 = -1;
-  private readonly values: Iterator<Value>;
+  private values: Iterator<Value>;
   private ahead: Value | typeof unknown = unknown;
   private before: Value | typeof unknown = unknown;
   private current: Value | typeof unknown = unknown;
   private changedTo: Value | undefined;
   private size: number | undefined;
-  private buffered: Value[] | undefined;
   private readonly source: Value;
   private readonly depth0: number;
   readonly call: ((args: CallArguments) => Value) | undefined;
@@ -267,7 +264,6 @@ class Loop extends Special {
   }
 
   private take(): Value | typeof unknown {
-    if (this.buffered) return this.buffered.length > 0 ? this.buffered.shift() : unknown;
     const next = this.values.next();
     return next.done ? unknown : next.value;
   }
@@ -292,7 +288,7 @@ class Loop extends Special {
       if (this.source instanceof Generator) {
         const rest: Value[] = [];
         for (let value = this.take(); value !== unknown; value = this.take()) rest.push(value);
-        this.buffered = rest;
+        this.values = rest[Symbol.iterator]();
         this.size = rest.length + this.index0 + 1 + (this.ahead === unknown ? 0 : 1);
       } else this.size = lengthOf(this.source);
     }
@@ -358,13 +354,17 @@ function loop(statement: For, frame: Frame, source: Value, depth: number): Leave
       }
     : undefined;
   const state = new Loop(chosen, iterate(chosen), depth, recurse);
+  // As in jinja2, the else branch also follows a loop whose rounds all ended early.
+  let completed = false;
   for (let value = state.next(); value !== unknown; value = state.next()) {
     const within = inner(frame);
     within.scope.set("loop", state);
     assign(target, value, within);
-    if (run(body, within) === "break") return undefined;
+    const leave = run(body, within);
+    completed ||= leave === undefined;
+    if (leave === "break") break;
   }
-  return state.index0 < 0 ? run(otherwise, inner(frame)) : undefined;
+  return completed ? undefined : run(otherwise, inner(frame));
 }
 
 function* chooseItems(source: Value, target: Target, test: Expression, frame: Frame): IterableIterator<Value> {
@@ -481,7 +481,9 @@ function call(callee: Value, args: CallArguments): Value {
   if (callee instanceof Undefined) return callee.fail();
   if (callee instanceof Callable) return callee.call(args);
   if (callee instanceof Loop) {
-    return callee.call?.(args) ?? fail("TypeError", "The loop must have the 'recursive' marker to be called recursively.");
+    return (
+      callee.call?.(args) ?? fail("TypeError", "The loop must have the 'recursive' marker to be called recursively.")
+    );
   }
   return fail("TypeError", `'${typeName(callee)}' object is not callable`);
 }

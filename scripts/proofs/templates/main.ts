@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { Template } from "@huggingface/jinja";
 import { compileJinja } from "../../../src/chat/jinja.ts";
 import { fromJson } from "../../../src/chat/jinja-texts.ts";
-import { Dict } from "../../../src/chat/jinja-values.ts";
+import type { Dict } from "../../../src/chat/jinja-values.ts";
 
 const [folder = "", recorded = "", library] = process.argv.slice(2);
 const file = new URL("./conversations.json", import.meta.url);
@@ -51,7 +51,12 @@ for (const [name, wanted] of Object.entries(results)) {
     console.log(`${verdict}: ${name}, ${plain[index]?.name}\n${show(expected, got)}`);
   }
 }
-console.log({ templates: Object.keys(results).length, conversations: plain.length, ...counts, differing: differing.size });
+console.log({
+  templates: Object.keys(results).length,
+  conversations: plain.length,
+  ...counts,
+  differing: differing.size,
+});
 
 function show(expected: { text?: string; error?: string }, got: { text?: string; error?: string }): string {
   const [left = "", right = ""] = [expected.text, got.text];
