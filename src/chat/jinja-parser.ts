@@ -145,7 +145,7 @@ class Parser {
     const body: Statement[] = [];
     for (;;) {
       if (this.is("end")) {
-        if (ends.length > 0) throw this.error(`{% ${ends.at(-1)} %} is missing`);
+        if (ends.length > 0) throw this.error(`{% ${ends.find((end) => end.startsWith("end"))} %} is missing`);
         return body;
       }
       if (this.is("text")) {
