@@ -277,6 +277,7 @@ export function arithmetic(operator: string, left: Value, right: Value): Value {
     const [text, times] = asInteger(left) === undefined ? [left, asInteger(right)] : [right, asInteger(left)];
     const items = typeof text === "string" ? text : sequence(text);
     if (times !== undefined && items !== undefined) {
+      if (times > 2n ** 62n) fail("OverflowError", "cannot fit 'int' into an index-sized integer");
       const count = times < 0n ? 0 : Number(times);
       spend(typeof items === "string" ? (items.length * count) / 16 : items.length * count);
       if (typeof items === "string") return items.repeat(items === "" ? 0 : count);

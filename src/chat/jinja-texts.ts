@@ -123,9 +123,9 @@ function between(self: string, start: Value, end: Value): { part: string; offset
 }
 
 function find(self: string, part: Value, start: Value, end: Value, last = false): bigint {
+  const wanted = text(part);
   const searched = between(self, start, end);
   if (searched === undefined) return -1n;
-  const wanted = text(part);
   let at = -1;
   if (last) {
     const found = findIn([...paid(searched.part)].reverse().join(""), [...wanted].reverse().join(""), 0);
@@ -141,7 +141,8 @@ function hasEdge(self: string, edges: Value, start: Value, end: Value, side: "st
   const searched = between(self, start, end);
   const wanted = edges instanceof Tuple ? edges.items : [edges];
   const name = side.toLowerCase();
-  return wanted.some((edge) => {
+  return wanted.some((given) => {
+    const edge = given instanceof Markup ? given.text : given;
     if (typeof edge !== "string") {
       return fail("TypeError", `${name} first arg must be str or a tuple of str, not ${typeName(edge)}`);
     }
@@ -348,10 +349,11 @@ export function fixed(value: number, decimals: number): string {
 const exponential = (value: number, decimals: number) =>
   value.toExponential(Math.min(100, decimals)).replace(/e([+-])(\d)$/, "e$10$2");
 
-function general(value: number, precision: number, keepZeros = false): string {
+/** @param asDecimal keeps a digit after the point, as Python does without a type */
+function general(value: number, precision: number, keepZeros = false, asDecimal = false): string {
   const figures = Math.max(1, Math.min(100, precision));
   const power = value === 0 ? 0 : Number(value.toExponential(figures - 1).split("e")[1]);
-  const usesExponent = power < -4 || power >= figures;
+  const usesExponent = power < -4 || power >= figures - (asDecimal ? 1 : 0);
   const written = usesExponent ? exponential(value, figures - 1) : fixed(value, figures - 1 - power);
   return keepZeros || !written.includes(".") ? written : written.replace(/\.?0+(?=e|$)/, "");
 }
@@ -391,7 +393,7 @@ function formatted(value: Value, format: Format): string {
     else if (type === "e" || type === "E") body = exponential(number, precision ?? 6);
     else if (type === "%") body = `${fixed(number * 100, precision ?? 6)}%`;
     else if (type === "" && precision === undefined) body = writeFloat(number);
-    else body = general(number, precision ?? 6, alternate);
+    else body = general(number, precision ?? 6, alternate, type === "");
     if (type === "E" || type === "G") body = body.toUpperCase();
     if (type === "" && precision !== undefined && !/[.e]/.test(body) && Number.isFinite(number)) body += ".0";
     const minus = body.startsWith("-");

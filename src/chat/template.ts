@@ -238,6 +238,7 @@ export type RenderText = (messages: readonly ChatMessage[], options: RenderOptio
  *
  * @param owner the model's folder, for error messages
  * @param callId the ids of calls that the template expects
+ * @param compile another one records what templates are given
  * @throws UserError if the template cannot be parsed; the returned function throws one if it refuses the messages
  */
 export function compileTemplate(
@@ -245,9 +246,10 @@ export function compileTemplate(
   config: TokenizerConfig,
   owner: string,
   callId?: ReplyFormat["callId"],
+  compile = compileJinja,
 ): CompiledTemplate {
-  const plain = parse(sources.plain, owner);
-  const withTools = sources.tools === undefined ? plain : parse(sources.tools, owner);
+  const plain = parse(sources.plain, owner, compile);
+  const withTools = sources.tools === undefined ? plain : parse(sources.tools, owner, compile);
   const specials = namedTokens(config);
 
   const habits: TemplateHabits = { argumentsAsText: false, textAsParts: false, reasoningKey: "reasoning_content" };
@@ -388,9 +390,9 @@ function showsArguments(render: RenderText): boolean {
 
 const asked = [{ role: "user", content: "?" }] as const;
 
-function parse(source: string, owner: string): CompiledJinja {
+function parse(source: string, owner: string, compile: typeof compileJinja): CompiledJinja {
   try {
-    return compileJinja(source);
+    return compile(source);
   } catch (error) {
     throw new UserError(`the chat template of ${owner} cannot be parsed: ${messageOf(error)}`, { cause: error });
   }

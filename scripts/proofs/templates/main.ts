@@ -1,15 +1,14 @@
 /**
  * Compares Hone's chat templates with transformers' (record.py), for each template of a folder and each conversation.
- * `npx tsx scripts/proofs/templates/main.ts templates recorded.json [library]`
+ * `npx tsx scripts/proofs/templates/main.ts templates recorded.json`
  */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { Template } from "@huggingface/jinja";
 import { compileJinja } from "../../../src/chat/jinja.ts";
 import { fromJson } from "../../../src/chat/jinja-texts.ts";
 import type { Dict } from "../../../src/chat/jinja-values.ts";
 
-const [folder = "", recorded = "", library] = process.argv.slice(2);
+const [folder = "", recorded = ""] = process.argv.slice(2);
 const file = new URL("./conversations.json", import.meta.url);
 const plain = JSON.parse(readFileSync(file, "utf8")) as Record<string, unknown>[];
 const exact = fromJson(readFileSync(file, "utf8")) as Dict[];
@@ -21,7 +20,6 @@ const now = new Date(2026, 2, 7, 16, 5, 9);
 
 function render(source: string, index: number): { text?: string; error?: string } {
   try {
-    if (library) return { text: new Template(source).render({ ...base, ...plain[index] }) };
     const pairs = (exact[index] as Dict).pairs().filter(([key]) => key !== "name");
     return { text: compileJinja(source).render({ ...base, ...Object.fromEntries(pairs) }, 1e6, now) };
   } catch (error) {
