@@ -44,7 +44,7 @@ describe("chat", () => {
         { name: "default", template: "{{ eos_token }}{{ pad_token is defined }}" },
       ];
       config({ chat_template: several, eos_token: { content: "<|eot_id|>", lstrip: false } });
-      expect(loadChat(folder).renderText(hello)).toBe("<|eot_id|>false");
+      expect(loadChat(folder).renderText(hello)).toBe("<|eot_id|>False");
     });
 
     test("a base model without a template is refused, unless the plain renderer writes one message per line", () => {
@@ -68,8 +68,12 @@ describe("chat", () => {
     test.each<[string, () => void, string]>([
       ["no tokenizer", () => rmSync(join(folder, "tokenizer.json")), "does not contain tokenizer.json"],
       ["a cut file", () => writeFileSync(join(folder, "tokenizer.json"), '{"mod'), "cannot read"],
-      ["not a tokenizer", () => writeFileSync(join(folder, "tokenizer.json"), "{}"), "cannot be used"],
-      ["a list", () => writeFileSync(join(folder, "tokenizer.json"), "null"), "cannot be used"],
+      [
+        "not a tokenizer",
+        () => writeFileSync(join(folder, "tokenizer.json"), "{}"),
+        "tokenizer.json: model is missing",
+      ],
+      ["a list", () => writeFileSync(join(folder, "tokenizer.json"), "null"), "tokenizer.json is not an object"],
       ["a cut configuration", () => writeFileSync(join(folder, "tokenizer_config.json"), "{"), "cannot read"],
       ["a wrong one", () => writeFileSync(join(folder, "tokenizer_config.json"), '{"eos_token": 2}'), "eos_token"],
       ["a broken template", () => writeFileSync(join(folder, "chat_template.jinja"), "{% if %}"), "cannot be parsed"],

@@ -1,84 +1,22 @@
-/** Renders chat templates with limits: a template that loops or grows without bound throws. */
+/** Renders conversations as text with a model's chat template, as transformers does. Works without tokens. */
 
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { Interpreter, Template } from "@huggingface/jinja";
 import { messageOf, UserError } from "../base/errors.ts";
-import { type ChatMessage, type Content, joinContents, type ToolDefinition, textOf } from "./messages.ts";
+import { type CompiledJinja, compileJinja } from "./jinja.ts";
+import { fromJson } from "./jinja-texts.ts";
+import { Dict } from "./jinja-values.ts";
+import {
+  type ChatMessage,
+  type Content,
+  joinContents,
+  type ToolCall,
+  type ToolDefinition,
+  textOf,
+} from "./messages.ts";
 import type { ReplyFormat } from "./reply-format.ts";
 import { readJson, type TokenizerConfig } from "./tokenizer.ts";
 import type { RenderOptions } from "./types.ts";
-
-/** Limit of evaluated expressions per rendering, plus a limit per message. Real templates need about 200 per message. */
-const evaluations = { any: 200_000, eachMessage: 20_000 };
-const longestText = 64_000_000;
-const longestList = 1_000_000;
-const longestRange = 10_000;
-
-/** The expressions that loops iterate over. */
-const iterables = new WeakSet<object>();
-let left = Number.POSITIVE_INFINITY;
-
-// The library creates its interpreters itself. Rendering is synchronous, so one counter is enough.
-const { evaluate } = Interpreter.prototype;
-Interpreter.prototype.evaluate = function (
-  this: Interpreter,
-  statement: Parameters<typeof evaluate>[0],
-  environment: Parameters<typeof evaluate>[1],
-): ReturnType<typeof evaluate> {
-  left--;
-  const result = evaluate.call(this, statement, environment);
-  const value: unknown = result.value;
-  if (typeof value === "string" && value.length > longestText) {
-    throw new Error(`it creates a text of ${value.length} characters`);
-  }
-  if (Array.isArray(value) && value.length > longestList) throw new Error(`it creates a list of ${value.length} items`);
-  if (Array.isArray(value) && statement !== undefined && iterables.has(statement)) left -= value.length;
-  if (left < 0) throw new Error("its loops run over far more than the messages");
-  return result;
-};
-
-const boundedRange = "bounded_range";
-
-interface AstNode {
-  type?: string;
-  value?: unknown;
-  computed?: boolean;
-  /** Only of a loop. With a condition it is a node whose `lhs` is the list. */
-  iterable?: AstNode;
-  lhs?: AstNode;
-}
-
-/** @param parsed changed in place: the library's `range` creates the whole list before its length can be checked */
-function boundLoops(parsed: unknown): void {
-  if (typeof parsed !== "object" || parsed === null) return;
-  const node = parsed as AstNode;
-  if (node.type === "For" && node.iterable) iterables.add(node.iterable);
-  if (node.type === "For" && node.iterable?.lhs) iterables.add(node.iterable.lhs);
-  if (node.type === "Identifier" && node.value === "range") node.value = boundedRange;
-  for (const [name, child] of Object.entries(node)) {
-    // The `range` of `message.range` is a key, not the function.
-    if (name !== "property" || node.computed) boundLoops(child);
-  }
-}
-
-/** @throws Error if the template throws, or loops or grows beyond the limits */
-function renderBounded(template: Template, variables: Record<string, unknown>, messages: number): string {
-  left = evaluations.any + evaluations.eachMessage * messages;
-  try {
-    return template.render({ ...variables, [boundedRange]: range });
-  } finally {
-    left = Number.POSITIVE_INFINITY;
-  }
-}
-
-function range(first: number, second?: number, step = 1): number[] {
-  const [start, stop] = second === undefined ? [0, first] : [first, second];
-  if (step === 0) throw new Error("range() step must not be zero");
-  const length = Math.max(0, Math.ceil((stop - start) / step));
-  if (!(length <= longestRange)) throw new Error(`it creates a list of ${length} items`);
-  return Array.from({ length }, (_, index) => start + index * step);
-}
 
 // Messages and tools as chat templates expect them: as in the OpenAI API, with parsed arguments.
 
@@ -127,12 +65,45 @@ function toTemplateMessage(
     written.tool_calls = toolCalls.map((call) => ({
       id: idOf(call.id),
       type: "function",
-      function: { name: call.name, arguments: argumentsAsText ? JSON.stringify(call.arguments) : call.arguments },
+      function: { name: call.name, arguments: toTemplateArguments(call, argumentsAsText) },
     }));
   }
   if (toolCallId !== undefined) written.tool_call_id = idOf(toolCallId);
   if (name !== undefined) written.name = name;
   return written;
+}
+
+/** As they were written, if their text is known: `100.0` stays a float, and keys like "404" keep their order. */
+function toTemplateArguments(call: ToolCall, asText: boolean): unknown {
+  const written = writtenArguments(call);
+  if (written === undefined) return asText ? JSON.stringify(call.arguments) : call.arguments;
+  return asText ? call.argumentsText : written;
+}
+
+/** Undefined if an environment has changed the arguments after they were read. */
+function writtenArguments({ argumentsText, arguments: given }: ToolCall): Dict | undefined {
+  if (argumentsText === undefined) return undefined;
+  try {
+    const written = fromJson(argumentsText);
+    return written instanceof Dict && isSame(written, given) ? written : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Whether a value of JSON, read exactly, is this one. A large integer may be its digits as a string. */
+function isSame(exact: unknown, given: unknown): boolean {
+  if (typeof exact === "bigint") return Number(exact) === given || String(exact) === given;
+  if (Array.isArray(exact)) {
+    return Array.isArray(given) && exact.length === given.length && exact.every((one, at) => isSame(one, given[at]));
+  }
+  if (!(exact instanceof Dict)) return exact === given;
+  if (typeof given !== "object" || given === null || Array.isArray(given)) return false;
+  const values = given as Record<string, unknown>;
+  const keys = Object.keys(values).filter((key) => values[key] !== undefined);
+  return (
+    keys.length === exact.entries.size && keys.every((key) => exact.has(key) && isSame(exact.get(key), values[key]))
+  );
 }
 
 /** An image is only its place: the template writes a placeholder. */
@@ -197,106 +168,7 @@ function joinUsers(joined: ChatMessage[], message: ChatMessage): ChatMessage[] {
   return [...joined.slice(0, -1), { role: "user", content: joinContents(last.content, "\n", message.content) }];
 }
 
-// Rewrites parsed templates where the template library differs from Python: its `strip`, `lstrip` and `rstrip` ignore the
-// characters argument, these methods and the `trim` filter use another definition of white space, and its `string` filter writes
-// `true` for `True`.
-
-interface Node {
-  type?: string;
-  value?: unknown;
-  callee?: Node;
-  object?: Node;
-  property?: Node;
-  computed?: boolean;
-  args?: Node[];
-  filter?: Node;
-  operand?: Node;
-}
-
-const methods = ["strip", "lstrip", "rstrip"] as const;
-
-/** Functions that a rewritten template calls; pass them as variables when rendering. */
-const pythonFunctions: Readonly<Record<string, (text: unknown, characters?: unknown) => string>> = {
-  python_strip: stripMethod("strip"),
-  python_lstrip: stripMethod("lstrip"),
-  python_rstrip: stripMethod("rstrip"),
-  // Like Python's filter, it accepts any value.
-  python_trim: (value, characters) => strip(asText(value), "strip", characters),
-  python_string: (value) => asText(value),
-};
-
-/** @param parsed changed in place */
-function matchPython(parsed: unknown): void {
-  if (typeof parsed !== "object" || parsed === null) return;
-  const node = parsed as Node;
-  const { type, object, property, computed } = node.callee ?? {};
-  if (node.type === "CallExpression" && type === "MemberExpression" && !computed && object) {
-    if (methods.some((name) => name === property?.value)) {
-      node.args = [object, ...(node.args ?? [])];
-      node.callee = identifier(`python_${property?.value}`);
-    }
-  } else if (node.type === "FilterExpression" && node.operand) {
-    const name = isTrim(node.filter) ? "python_trim" : node.filter?.value === "string" ? "python_string" : undefined;
-    if (name !== undefined) {
-      const args = [node.operand, ...(node.filter?.args ?? [])];
-      delete node.filter;
-      delete node.operand;
-      Object.assign(node, { type: "CallExpression", callee: identifier(name), args });
-    }
-  }
-  for (const child of Object.values(node)) matchPython(child);
-}
-
-const identifier = (name: string): Node => ({ type: "Identifier", value: name });
-
-const isTrim = (filter: Node | undefined) =>
-  (filter?.type === "Identifier" && filter.value === "trim") ||
-  (filter?.type === "CallExpression" && filter.callee?.value === "trim");
-
-function stripMethod(side: (typeof methods)[number]) {
-  return (text: unknown, characters?: unknown) => {
-    if (typeof text !== "string") throw new Error(`${side} of a value that is not a string`);
-    return strip(text, side, characters);
-  };
-}
-
-/** White space of Python's `str.isspace`. */
-const pythonSpace = new Set(
-  "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000",
-);
-
-function strip(text: string, side: (typeof methods)[number], characters: unknown): string {
-  const gone = typeof characters === "string" ? new Set(characters) : pythonSpace;
-  const letters = [...text];
-  const keep = (letter: string) => !gone.has(letter);
-  const start = side === "rstrip" ? 0 : letters.findIndex(keep);
-  const end = side === "lstrip" ? letters.length : letters.findLastIndex(keep) + 1;
-  return start < 0 ? "" : letters.slice(start, end).join("");
-}
-
-/** Python's `str`, for the values of tool calls. */
-function asText(value: unknown): string {
-  return value === undefined ? "" : typeof value === "string" ? value : asRepresentation(value);
-}
-
-function asRepresentation(value: unknown): string {
-  if (value === null) return "None";
-  if (typeof value === "boolean") return value ? "True" : "False";
-  if (typeof value === "string") return quoted(value);
-  if (Array.isArray(value)) return `[${value.map(asRepresentation).join(", ")}]`;
-  const entries = value instanceof Map ? [...value] : typeof value === "object" ? Object.entries(value) : undefined;
-  if (entries === undefined) return String(value);
-  return `{${entries.map(([key, part]) => `${asRepresentation(key)}: ${asRepresentation(part)}`).join(", ")}}`;
-}
-
-/** With the quotation mark that needs no escape, if there is one. */
-function quoted(text: string): string {
-  const mark = text.includes("'") && !text.includes('"') ? '"' : "'";
-  const escaped = text.replaceAll("\\", "\\\\").replaceAll("\n", "\\n").replaceAll("\r", "\\r").replaceAll("\t", "\\t");
-  return `${mark}${mark === "'" ? escaped.replaceAll("'", "\\'") : escaped}${mark}`;
-}
-
-// Finds a model's chat template and renders messages as text. Works without tokens.
+// Finds a model's chat template.
 
 /** A model's templates. `tools` replaces `plain` if tools are offered. */
 export interface TemplateSources {
@@ -305,12 +177,14 @@ export interface TemplateSources {
 }
 
 /**
- * From chat_template.jinja, else from a processor's chat_template.json, else from tokenizer_config.json (if it has several:
- * "default" and "tool_use").
+ * From chat_template.jinja and additional_chat_templates/*.jinja, else from a processor's chat_template.json, else from
+ * tokenizer_config.json.
+ *
+ * @throws UserError if the model has several templates, and none is the default or for tools
  */
 export function findTemplate(directory: string, config: TokenizerConfig): TemplateSources | undefined {
-  const file = join(directory, "chat_template.jinja");
-  if (existsSync(file)) return { plain: readFileSync(file, "utf8") };
+  const named = readTemplates(directory);
+  if (named.size > 0) return selectTemplates(named, directory);
   const processors = join(directory, "chat_template.json");
   if (existsSync(processors) && existsSync(join(directory, "preprocessor_config.json"))) {
     const { chat_template: template } = readJson(processors) as { chat_template?: unknown };
@@ -318,9 +192,37 @@ export function findTemplate(directory: string, config: TokenizerConfig): Templa
   }
   const own = config.chat_template;
   if (own == null || typeof own === "string") return own == null ? undefined : { plain: own };
-  const named = (wanted: string) => own.find(({ name }) => name === wanted)?.template;
-  const plain = named("default");
-  return plain === undefined ? undefined : { plain, tools: named("tool_use") };
+  if (own.length === 0) return undefined;
+  return selectTemplates(
+    new Map(own.map(({ name, template }) => [name, template])),
+    join(directory, "tokenizer_config.json"),
+  );
+}
+
+/** The templates in files of their own, by name. */
+function readTemplates(directory: string): Map<string, string> {
+  const named = new Map<string, string>();
+  const main = join(directory, "chat_template.jinja");
+  if (existsSync(main)) named.set("default", readFileSync(main, "utf8"));
+  const more = join(directory, "additional_chat_templates");
+  const files = existsSync(more) ? readdirSync(more).filter((file) => file.endsWith(".jinja")) : [];
+  for (const file of files.sort()) named.set(file.slice(0, -".jinja".length), readFileSync(join(more, file), "utf8"));
+  return named;
+}
+
+function selectTemplates(named: ReadonlyMap<string, string>, owner: string): TemplateSources {
+  const [plain, tools] = [named.get("default"), named.get("tool_use")];
+  if (plain !== undefined) return { plain, tools };
+  const names = [...named.keys()].join(", ");
+  if (tools === undefined) {
+    throw new UserError(`${owner} has several chat templates (${names}), but none is named default or tool_use`, {
+      hint: "write the one to use to chat_template.jinja in the model's folder",
+    });
+  }
+  return {
+    plain: "{{ raise_exception('it has no default chat template, only one for conversations with tools') }}",
+    tools,
+  };
 }
 
 export interface CompiledTemplate {
@@ -336,6 +238,7 @@ export type RenderText = (messages: readonly ChatMessage[], options: RenderOptio
  *
  * @param owner the model's folder, for error messages
  * @param callId the ids of calls that the template expects
+ * @param compile another one records what templates are given
  * @throws UserError if the template cannot be parsed; the returned function throws one if it refuses the messages
  */
 export function compileTemplate(
@@ -343,24 +246,17 @@ export function compileTemplate(
   config: TokenizerConfig,
   owner: string,
   callId?: ReplyFormat["callId"],
+  compile = compileJinja,
 ): CompiledTemplate {
-  const plain = parse(sources.plain, owner);
-  const withTools = sources.tools === undefined ? plain : parse(sources.tools, owner);
-  const named = {
-    bos_token: config.bos_token,
-    eos_token: config.eos_token,
-    pad_token: config.pad_token,
-    unk_token: config.unk_token,
-  };
-  // Undefined tokens are left out, as in transformers, since templates test for them.
-  const specials = Object.fromEntries(Object.entries(named).filter(([, token]) => token != null));
+  const plain = parse(sources.plain, owner, compile);
+  const withTools = sources.tools === undefined ? plain : parse(sources.tools, owner, compile);
+  const specials = namedTokens(config);
 
   const habits: TemplateHabits = { argumentsAsText: false, textAsParts: false, reasoningKey: "reasoning_content" };
   const render: RenderText = (messages, { addGenerationPrompt = true, tools = [], thinking, reasoningEffort }) => {
     try {
       const variables: Record<string, unknown> = {
         ...specials,
-        ...pythonFunctions,
         messages: toTemplateMessages(messages, habits, callId),
         add_generation_prompt: addGenerationPrompt,
         tools: tools.length > 0 ? tools.map(toTemplateTool) : null,
@@ -369,7 +265,7 @@ export function compileTemplate(
       // Templates of DeepSeek, Granite and Kimi have another name for the same switch.
       if (thinking !== undefined) Object.assign(variables, { enable_thinking: thinking, thinking });
       if (reasoningEffort !== undefined) variables.reasoning_effort = reasoningEffort;
-      return renderBounded(tools.length > 0 ? withTools : plain, variables, messages.length + tools.length);
+      return (tools.length > 0 ? withTools : plain).render(variables, workFor(messages, tools));
     } catch (error) {
       const roles = messages.map((message) => message.role).join(", ");
       throw new UserError(`the chat template of ${owner} refuses these messages (${roles}): ${messageOf(error)}`, {
@@ -381,7 +277,7 @@ export function compileTemplate(
   habits.textAsParts = !showsText(render);
   // A template that refuses a single question as text and as a part throws at its first use.
   if (habits.textAsParts) habits.textAsParts = showsText(render);
-  habits.reasoningKey = findReasoningKey(sources.plain, render, habits);
+  habits.reasoningKey = findReasoningKey(sources.plain + (sources.tools ?? ""), render, habits);
   const takesTools = showsTools(render);
   const takesSystem = takesTools || showsSystem(render);
   let argumentsKnown = false;
@@ -401,13 +297,36 @@ export function compileTemplate(
   return { renderText, takesTools };
 }
 
+/**
+ * The most work of a rendering, in evaluated expressions. Real templates need about 200 for each message, and read each of its
+ * characters fewer than ten times.
+ */
+function workFor(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): number {
+  let characters = JSON.stringify(tools).length;
+  for (const { content, reasoning = "", toolCalls } of messages) {
+    characters += textOf(content).length + reasoning.length;
+    if (toolCalls) characters += JSON.stringify(toolCalls).length;
+  }
+  return 200_000 + 20_000 * (messages.length + tools.length) + 4 * characters;
+}
+
+/** Tokens that are not set are left out, as in transformers, since templates test for them. */
+function namedTokens(config: TokenizerConfig): Record<string, string> {
+  const found: Record<string, string> = {};
+  for (const [name, token] of Object.entries(config)) {
+    const text = typeof token === "object" && token !== null ? (token as { content?: unknown }).content : token;
+    if (name.endsWith("_token") && typeof text === "string") found[name] = text;
+  }
+  return found;
+}
+
 const mark = "Qz7mark7zQ";
 
-/** Whether the text of a message is written, and not as a list in JSON. */
+/** Whether the text of a message is written, and not as a list in JSON or Python. */
 function showsText(render: RenderText): boolean {
   try {
     const text = render([{ role: "user", content: mark }], {});
-    return text.includes(mark) && !text.includes(`"${mark}"`);
+    return text.includes(mark) && !text.includes(`"${mark}"`) && !text.includes(`'${mark}'`);
   } catch {
     return false;
   }
@@ -471,12 +390,9 @@ function showsArguments(render: RenderText): boolean {
 
 const asked = [{ role: "user", content: "?" }] as const;
 
-function parse(source: string, owner: string): Template {
+function parse(source: string, owner: string, compile: typeof compileJinja): CompiledJinja {
   try {
-    const template = new Template(source);
-    matchPython(template.parsed);
-    boundLoops(template.parsed);
-    return template;
+    return compile(source);
   } catch (error) {
     throw new UserError(`the chat template of ${owner} cannot be parsed: ${messageOf(error)}`, { cause: error });
   }

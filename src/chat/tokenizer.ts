@@ -5,6 +5,7 @@ import { Tokenizer as LibraryTokenizer } from "@huggingface/tokenizers";
 import { z } from "zod";
 import { UserError } from "../base/errors.ts";
 import { offThread } from "../base/off-thread.ts";
+import { type AddedToken, checkTokenizer, correctLibrary, matchReference } from "./tokenizer-file.ts";
 import type { DecodeOptions, EncodeOptions, IncrementalDecoder } from "./types.ts";
 
 /** A text has more tokens than the caller can use. */
@@ -105,6 +106,10 @@ const configSchema = z.looseObject({
   eos_token: token.nullish(),
   pad_token: token.nullish(),
   unk_token: token.nullish(),
+  sep_token: token.nullish(),
+  cls_token: token.nullish(),
+  mask_token: token.nullish(),
+  added_tokens_decoder: z.record(z.string().regex(/^\d+$/), z.looseObject({ content: z.string().min(1) })).nullish(),
   clean_up_tokenization_spaces: z.boolean().nullish(),
   chat_template: z.union([z.string(), z.array(z.looseObject({ name: z.string(), template: z.string() }))]).nullish(),
 });
@@ -131,16 +136,13 @@ export function openTokenizer(directory: string): Tokenizer {
       hint: "point model.name at a model folder with a fast tokenizer; transformers writes one with AutoTokenizer.from_pretrained(...).save_pretrained(folder)",
     });
   }
-  const configFile = join(directory, "tokenizer_config.json");
-  const parsed = configSchema.safeParse(existsSync(configFile) ? readJson(configFile) : {});
-  if (!parsed.success)
-    throw new UserError(`${configFile} is not a tokenizer's configuration: ${z.prettifyError(parsed.error)}`);
-  const config = parsed.data;
-
-  const content = readJson(tokenizerFile) as Record<string, unknown>;
+  const config = readConfig(directory);
+  const content = readTokenizer(directory, config);
+  checkTokenizer(content, tokenizerFile);
   let library: LibraryTokenizer;
   try {
     library = new LibraryTokenizer(matchReference(content), config);
+    correctLibrary(library, content);
   } catch (error) {
     throw new UserError(`${tokenizerFile} cannot be used: ${error instanceof Error ? error.message : error}`, {
       cause: error,
@@ -150,6 +152,10 @@ export function openTokenizer(directory: string): Tokenizer {
   const tidySpaces = config.clean_up_tokenization_spaces ?? false;
 
   const bytesPerToken = maxBytesPerToken(content);
+  const { type, unk_token: unknownToken } = content.model as { type?: string; unk_token?: string };
+  /** The library does not know that a model of whole words has one. */
+  const unknownId =
+    type === "WordLevel" && typeof unknownToken === "string" ? library.token_to_id(unknownToken) : undefined;
 
   return {
     config,
@@ -159,10 +165,10 @@ export function openTokenizer(directory: string): Tokenizer {
       const { ids, tokens }: { ids: (number | undefined)[]; tokens: string[] } = library.encode(text, {
         add_special_tokens: addSpecial,
       });
-      const unknown = tokens.findIndex((_, index) => ids[index] === undefined);
+      const unknown = unknownId === undefined ? tokens.findIndex((_, index) => ids[index] === undefined) : -1;
       if (unknown >= 0)
         throw new UserError(`the tokenizer in ${directory} has no token for ${JSON.stringify(tokens[unknown])}`);
-      return Int32Array.from(ids as number[]);
+      return Int32Array.from(ids, (id) => id ?? unknownId ?? 0);
     },
     decode(tokens, { skipSpecial = false } = {}) {
       const known = Array.from(tokens).filter((id) => library.id_to_token(id) !== undefined);
@@ -172,6 +178,49 @@ export function openTokenizer(directory: string): Tokenizer {
     idOf: (name) => (name == null ? null : (library.token_to_id(name) ?? null)),
     specials: specialsOf(content),
   };
+}
+
+/** tokenizer_config.json; the special tokens of older models are in special_tokens_map.json. */
+function readConfig(directory: string): TokenizerConfig {
+  const file = join(directory, "tokenizer_config.json");
+  const parsed = configSchema.safeParse(existsSync(file) ? readJson(file) : {});
+  if (!parsed.success)
+    throw new UserError(`${file} is not a tokenizer's configuration: ${z.prettifyError(parsed.error)}`);
+  const legacy = join(directory, "special_tokens_map.json");
+  // As in transformers, newer models do not need it.
+  if (parsed.data.added_tokens_decoder != null || !existsSync(legacy)) return parsed.data;
+  const map = configSchema.safeParse(readJson(legacy));
+  if (!map.success) throw new UserError(`${legacy}: ${z.prettifyError(map.error)}`);
+  const named = Object.entries(map.data).filter(([name, value]) => name.endsWith("_token") && value != null);
+  return { ...parsed.data, ...Object.fromEntries(named) };
+}
+
+const tokenFile = z.record(z.string(), z.unknown());
+
+/** tokenizer.json, with the tokens that only the files beside it add, as transformers reads them. */
+function readTokenizer(directory: string, config: TokenizerConfig): Record<string, unknown> {
+  const file = join(directory, "tokenizer.json");
+  const read = tokenFile.safeParse(readJson(file));
+  if (!read.success) throw new UserError(`${file} is not an object`);
+  const content = read.data;
+  const known = Array.isArray(content.added_tokens) ? (content.added_tokens as AddedToken[]) : [];
+  const names = new Set(known.map((token) => token?.content));
+  const missing = moreTokens(directory, config).filter((token) => !names.has(token.content));
+  return missing.length === 0 ? content : { ...content, added_tokens: [...known, ...missing] };
+}
+
+/** From `added_tokens_decoder` of tokenizer_config.json, else from added_tokens.json. */
+function moreTokens(directory: string, config: TokenizerConfig): AddedToken[] {
+  const own = config.added_tokens_decoder;
+  if (own != null) return Object.entries(own).map(([id, token]) => ({ ...token, id: Number(id) }));
+  const file = join(directory, "added_tokens.json");
+  if (!existsSync(file)) return [];
+  const parsed = z.record(z.string(), z.int().min(0)).safeParse(readJson(file));
+  if (!parsed.success) throw new UserError(`${file}: ${z.prettifyError(parsed.error)}`);
+  const special = new Set(Object.values(config).filter((value) => typeof value === "string"));
+  return Object.entries(parsed.data).map(([content, id]) => {
+    return { id, content, special: special.has(content), normalized: !special.has(content) };
+  });
 }
 
 const addedTokens = z.looseObject({
@@ -195,44 +244,6 @@ export function readJson(file: string): unknown {
       cause: error,
     });
   }
-}
-
-// Rewrites two pre-tokenizers for which the tokenizer library differs from the reference implementation (transformers'
-// Rust tokenizers) into an equivalent `Split`: the library's `Digits` knows only ASCII digits, and its `ByteLevel` treats
-// U+FEFF, but not U+0085, as a space.
-
-interface PreTokenizer {
-  type?: string;
-  individual_digits?: boolean;
-  add_prefix_space?: boolean;
-  use_regex?: boolean;
-  pretokenizers?: PreTokenizer[];
-}
-
-/** GPT-2's pattern, which `ByteLevel` applies unless `use_regex` is false. */
-const byteLevelPattern = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-
-const split = (regex: string) => ({ type: "Split", pattern: { Regex: regex }, behavior: "Isolated", invert: false });
-
-function matchPreTokenizer(preTokenizer: PreTokenizer): PreTokenizer {
-  switch (preTokenizer.type) {
-    case "Sequence":
-      return { ...preTokenizer, pretokenizers: (preTokenizer.pretokenizers ?? []).map(matchPreTokenizer) };
-    case "Digits":
-      return split(preTokenizer.individual_digits ? "\\p{N}" : "\\p{N}+");
-    case "ByteLevel":
-      // The pattern must run after the prefix space is added, so a Split before it does not work.
-      if (preTokenizer.use_regex === false || preTokenizer.add_prefix_space) return preTokenizer;
-      return { type: "Sequence", pretokenizers: [split(byteLevelPattern), { ...preTokenizer, use_regex: false }] };
-    default:
-      return preTokenizer;
-  }
-}
-
-/** A copy of tokenizer.json's content with which the library behaves like the reference. */
-function matchReference(content: Record<string, unknown>): Record<string, unknown> {
-  const own = content.pre_tokenizer as PreTokenizer | null | undefined;
-  return own ? { ...content, pre_tokenizer: matchPreTokenizer(own) } : content;
 }
 
 // Streaming decode: text is held back until it can no longer change.

@@ -6,7 +6,8 @@
  */
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { Template } from "@huggingface/jinja";
+import { compileJinja } from "../../../src/chat/jinja.ts";
+import { Dict } from "../../../src/chat/jinja-values.ts";
 import { checkTemplate } from "../../../src/chat/renderers.ts";
 import { either, type ReplyFormat } from "../../../src/chat/reply-format.ts";
 import { question, recordedChat } from "../../../src/chat/reply-formats.fixture.ts";
@@ -19,18 +20,27 @@ const folder = process.argv[2] ?? "";
 const { models, tools } = JSON.parse(readFileSync(join(folder, "replies.json"), "utf8"));
 
 let variables: Record<string, unknown> = {};
-const { render } = Template.prototype;
-Template.prototype.render = function (given) {
-  variables = Object.fromEntries(Object.entries(given ?? {}).filter(([, value]) => typeof value !== "function"));
-  return render.call(this, given);
+const compile: typeof compileJinja = (source) => {
+  const template = compileJinja(source);
+  return {
+    render(given, work) {
+      variables = JSON.parse(JSON.stringify(given, toPlain));
+      return template.render(given, work);
+    },
+  };
 };
+
+function toPlain(_: string, value: unknown): unknown {
+  if (value instanceof Dict) return Object.fromEntries(value.pairs());
+  return typeof value === "bigint" ? Number(value) : value;
+}
 
 async function recordModel(name: string): Promise<void> {
   const directory = join(folder, name);
   const tokenizer = openTokenizer(directory);
   const sources = findTemplate(directory, tokenizer.config)!;
   const own = detectFormat(sources.plain);
-  const { renderText, takesTools } = compileTemplate(sources, tokenizer.config, directory, own.callId);
+  const { renderText, takesTools } = compileTemplate(sources, tokenizer.config, directory, own.callId, compile);
   const format = takesTools ? own : { ...own, calls: either(own.calls, hermes) };
   const renderings = new Map<string, object>();
   const logged: typeof renderText = (messages, options) => {

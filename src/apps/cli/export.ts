@@ -1,6 +1,6 @@
 /** `hone export`: writes a checkpoint as an adapter, a whole model or GGUF, with a model card. */
 import { execFile } from "node:child_process";
-import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { basename, delimiter, dirname, join, parse, resolve } from "node:path";
 import { promisify } from "node:util";
 import { type Command, Option } from "commander";
@@ -309,6 +309,7 @@ async function exportWhole(folder: string, as: Form, learner: Learner, model: st
     for (const name of readdirSync(partial).filter((one) => processorFile.test(one))) rmSync(join(partial, name));
     copyMissing(own, partial, processorFile);
     copyMissing(model, partial, tokenizerFile);
+    copyTemplates(model, partial);
     const { config, step } = checkpoint;
     const base = baseModel(config.model.name);
     if (as === "adapter" && base.id !== undefined) nameBase(join(partial, "adapter_config.json"), base.id);
@@ -341,6 +342,14 @@ function hasVisionPart(model: string): boolean {
 
 /** Such as preprocessor_config.json, video_preprocessor_config.json and processor_config.json. */
 export const processorFile = /^(\w+_)?(pre)?processor_config\.json$/;
+
+/** The templates beside chat_template.jinja, e.g. the one for conversations with tools. */
+function copyTemplates(from: string, to: string): void {
+  const folder = "additional_chat_templates";
+  if (!existsSync(join(from, folder))) return;
+  mkdirSync(join(to, folder), { recursive: true });
+  copyMissing(join(from, folder), join(to, folder), /\.jinja$/);
+}
 
 function copyMissing(from: string, to: string, names: RegExp): void {
   for (const name of readdirSync(from).filter((one) => names.test(one))) {
