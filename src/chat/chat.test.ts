@@ -263,7 +263,7 @@ describe("parse reply", () => {
       mistral,
       [
         ["no call", "no call", [], []],
-        [`[TOOL_CALLS] [${json}, ${json}]`, "", [add(), add()], []],
+        [`[TOOL_CALLS] [${json}, ${json}]`, "", [spaced, spaced], []],
         [
           'Well.[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[CALL_ID]x1[ARGS]{}',
           "Well.",

@@ -4,9 +4,16 @@ import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../base/errors.ts";
 import { ownValue } from "../base/values.ts";
-import type { ChatMessage, ParsedReply, ToolDefinition } from "./messages.ts";
+import type { ChatMessage, ParsedReply, ReplyProblem, ToolDefinition } from "./messages.ts";
 import { type Renderer, renderers } from "./renderers.ts";
-import { either, type ReplyFormat, type SplitReply, type ThinkingMarks, type WrittenCalls } from "./reply-format.ts";
+import {
+  either,
+  noCalls,
+  type ReplyFormat,
+  type SplitReply,
+  type ThinkingMarks,
+  type WrittenCalls,
+} from "./reply-format.ts";
 import { detectFormat, hermes } from "./reply-formats.ts";
 import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./template.ts";
 import {
@@ -27,38 +34,93 @@ export interface ParseContext {
   callId: (index: number) => string;
 }
 
-export function parseReply(text: string, format: ReplyFormat, { thinking, tools, callId }: ParseContext): ParsedReply {
-  const split = splitReply(text, format, thinking);
-  const { calls, content, problems }: WrittenCalls =
-    tools.length > 0 && format.calls
-      ? format.calls.read(split.content, tools)
-      : { content: split.content, calls: [], problems: [] };
-  const whole = split.reasoning === undefined && calls.length === 0;
+export function parseReply(text: string, format: ReplyFormat, context: ParseContext): ParsedReply {
+  const calls = context.tools.length > 0 ? format.calls : undefined;
+  const readCalls = (part: string) => calls?.read(part, context.tools) ?? noCalls(part);
+  const split = splitReply(text, format, { begun: context.thinking, starts: calls?.starts ?? [], readCalls });
+  const found = readCalls(split.content);
+  const whole = split.reasoning === undefined && found.calls.length === 0;
   return {
-    content: whole ? content : content.trim(),
+    content: whole ? found.content : found.content.trim(),
     reasoning: split.reasoning,
-    toolCalls: calls.map((call, index) => ({ id: callId(index), ...call })),
-    problems: [...split.problems, ...problems],
+    toolCalls: found.calls.map((call, index) => ({ id: context.callId(index), ...call })),
+    problems: [...split.problems, ...found.problems],
   };
 }
 
-function splitReply(text: string, { split, thinking }: ReplyFormat, begun: boolean): SplitReply {
-  if (split) return split(text);
-  return thinking ? splitThinking(text, thinking, begun) : { content: text, problems: [] };
+interface SplitContext {
+  begun: boolean;
+  starts: readonly string[];
+  readCalls: (text: string) => WrittenCalls;
 }
 
-/** Thinking ends at the first closing mark, or at the end of the text if it was begun and not closed. */
-function splitThinking(text: string, { open, close }: ThinkingMarks, begun: boolean): SplitReply {
-  const start = text.trimStart().startsWith(open) ? text.indexOf(open) + open.length : begun ? 0 : undefined;
-  const end = text.indexOf(close, start ?? 0);
+function splitReply(text: string, { split, thinking }: ReplyFormat, context: SplitContext): SplitReply {
+  if (split) return split(text);
+  return thinking ? splitThinking(text, thinking, context) : { content: text, problems: [] };
+}
+
+/**
+ * Thinking ends at the first closing mark that is not quoted by a tool call, or at the end of the text if it was begun and not
+ * closed.
+ */
+function splitThinking(text: string, { open, close }: ThinkingMarks, context: SplitContext): SplitReply {
+  const { begun } = context;
+  const opened = text.trimStart().startsWith(open);
+  const start = opened ? text.indexOf(open) + open.length : 0;
+  const end = closingMark(text, start, close, context);
   if (end >= 0) {
-    const reasoning = text.slice(start ?? 0, end).trim();
-    return { reasoning, content: text.slice(end + close.length), problems: [] };
+    const thought = text.slice(start, end);
+    const content = text.slice(end + close.length);
+    const problems = lostCalls(text.slice(start), thought, content, close, opened || begun, context);
+    return { reasoning: thought.trim(), content, problems };
   }
-  if (start === undefined) return { content: text, problems: [] };
+  if (!opened && !begun) return { content: text, problems: [] };
   const reasoning = text.slice(start).trim();
   const message = `the thinking has no ${close}, so there is no answer`;
   return { reasoning, content: "", problems: [{ kind: "unclosed_thinking", message, text: reasoning }] };
+}
+
+const hasStart = (text: string, starts: readonly string[]) => starts.some((start) => text.includes(start));
+
+/** The first closing mark outside of calls; -1 if there is none. */
+function closingMark(text: string, from: number, close: string, { starts, readCalls }: SplitContext): number {
+  const first = text.indexOf(close, from);
+  if (first < 0 || !hasStart(text.slice(from, first), starts)) return first;
+  const { spans } = readCalls(text.slice(from));
+  let end = first;
+  for (const [spanStart, spanEnd] of spans) {
+    while (end >= 0 && end < from + spanEnd && end >= from + spanStart) end = text.indexOf(close, end + close.length);
+  }
+  return end;
+}
+
+/**
+ * Calls that the end of the thinking cuts off, as a problem. Calls inside thinking are not meant, unless nothing follows them, or
+ * the text is thinking only because of its end.
+ */
+function lostCalls(
+  whole: string,
+  thought: string,
+  content: string,
+  close: string,
+  marked: boolean,
+  { starts, readCalls }: SplitContext,
+): ReplyProblem[] {
+  if (!hasStart(thought, starts)) return [];
+  const after = readCalls(content);
+  if (after.calls.length > 0 || after.problems.length > 0) return [];
+  const isMeant = !marked || content.trim() === "";
+  const isCut = readCalls(whole).problems.some(
+    ({ kind, text }) => kind === "malformed_tool_call" && text.includes(close),
+  );
+  if (!isCut && !(isMeant && readCalls(thought).calls.length > 0)) return [];
+  return [
+    {
+      kind: "malformed_tool_call",
+      message: `a tool call is in the text before ${close}, which is thinking`,
+      text: thought,
+    },
+  ];
 }
 
 /** Runs the same work once for several callers, and aborts it when no caller waits for it. */
