@@ -702,3 +702,14 @@ export function detectFormat(template: string, withTools = template): ReplyForma
   const marks = [found?.thinking, thinkTags, mistralThinking].filter((each) => each !== undefined);
   return { ...found, thinking: marks.find(({ close }) => template.includes(close)) };
 }
+
+/** Marks of all formats, which are control tokens where a tokenizer has them as added tokens. */
+export const formatMarks: readonly string[] = [
+  ...(Object.values(formats) as NamedFormat[]).flatMap(({ thinking, calls, ends = [] }) => [
+    ...(thinking ? [thinking.open, thinking.close] : []),
+    ...(calls?.starts ?? []),
+    ...ends,
+  ]),
+  ..."</tool_call> <tool_response> </tool_response> <tools> </tools> </TOOLCALL> </seed:tool_call>".split(" "),
+  ..."</minimax:tool_call> <arg_key> </arg_key> <arg_value> </arg_value> <answer> </answer>".split(" "),
+];

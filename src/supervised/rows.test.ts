@@ -146,6 +146,7 @@ describe("a row teaches", () => {
         );
       },
     };
+    dropping.renderGuarded = (...given) => ({ text: dropping.renderText(...given), seam: undefined });
     dropping.render = (messages, options) => chat.encode(dropping.renderText(messages, options));
     dropping.renderLater = async (messages, options) => dropping.render(messages, options);
     const messages = [
