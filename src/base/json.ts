@@ -102,15 +102,56 @@ export function itemTexts(list: string): string[] {
 const manyDigits = /\d{16}/;
 
 /**
- * `JSON.parse` that rounds no integer: one beyond 2^53 is its digits as a string, as in Parquet files.
+ * `JSON.parse` that rounds no integer: one beyond 2^53 is its digits as a string, as in Parquet files. `writtenJson` knows the text
+ * of its objects.
  *
  * @example
  * parseJson('{"order": 2512292042121000001}') // { order: "2512292042121000001" }
  */
 export function parseJson(text: string): unknown {
   const value: unknown = JSON.parse(text);
-  return manyDigits.test(text) ? JSON.parse(withQuotedIntegers(text)) : value;
+  const exact: unknown = manyDigits.test(text) ? JSON.parse(withQuotedIntegers(text)) : value;
+  if (losesSpelling.test(text)) rememberText(text, 0, exact, 0);
+  return exact;
 }
+
+/** `JSON.parse`, of which `writtenJson` knows the text. */
+export function parseWritten(text: string): unknown {
+  const value: unknown = JSON.parse(text);
+  if (losesSpelling.test(text)) rememberText(text, 0, value, 0);
+  return value;
+}
+
+/** Floats, large integers, and keys that JavaScript moves to the front. */
+const losesSpelling = /\d\.\d|\d[eE][+-]?\d|-0|\d{16}|"\d+"\s*:/;
+
+const texts = new WeakMap<object, string>();
+const deepestText = 50;
+
+function rememberText(text: string, from: number, value: unknown, depth: number): void {
+  if (typeof value !== "object" || value === null || depth > deepestText) return;
+  const isList = Array.isArray(value);
+  let at = skipSpace(text, from) + 1;
+  const start = at - 1;
+  for (let index = 0; ; index++) {
+    let key: string | number = index;
+    at = skipSpace(text, at);
+    if (text.charAt(at) === "}" || text.charAt(at) === "]") break;
+    if (!isList) {
+      const name = skipJson(text, at);
+      key = JSON.parse(text.slice(at, name.end)) as string;
+      at = text.indexOf(":", name.end) + 1;
+    }
+    rememberText(text, at, (value as Record<string | number, unknown>)[key], depth + 1);
+    at = skipSpace(text, skipJson(text, at).end);
+    if (text.charAt(at) !== ",") break;
+    at++;
+  }
+  if (!isList) texts.set(value, text.slice(start, at + 1));
+}
+
+/** The text of an object that `parseJson` read, if JavaScript would write its numbers or the order of its keys differently. */
+export const writtenJson = (value: object): string | undefined => texts.get(value);
 
 /** @param text valid JSON */
 function withQuotedIntegers(text: string): string {
