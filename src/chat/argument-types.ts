@@ -111,7 +111,6 @@ function propertySchemas(key: string, schema: unknown, root: Root): unknown[] {
   for (const [pattern, inner] of Object.entries(isObject(patternProperties) ? patternProperties : {})) {
     if (matches(pattern, key)) found.push(inner);
   }
-  if (found.length === 0 && isObject(additionalProperties)) found.push(additionalProperties);
   const inner = (each: unknown) => propertySchemas(key, each, root);
   if (typeof $ref === "string") found.push(...inner(resolve($ref, root)));
   for (const each of Array.isArray(allOf) ? allOf : []) found.push(...inner(each));
@@ -120,7 +119,7 @@ function propertySchemas(key: string, schema: unknown, root: Root): unknown[] {
     const known = (Array.isArray(list) ? list : []).flatMap(inner);
     if (known.length > 0) found.push({ anyOf: known });
   }
-  return found;
+  return found.length === 0 && isObject(additionalProperties) ? [additionalProperties] : found;
 }
 
 /** Only literal patterns and prefixes, since a client's pattern may take exponential time. */
