@@ -202,7 +202,7 @@ function renderReplies(
 function hiddenThinking(
   chat: Pick<Chat, "renderText">,
   messages: readonly ChatMessage[],
-  options: RenderOptions,
+  { guardText: _, ...options }: RenderOptions & GuardOptions,
 ): Set<number> {
   if (messages.every(({ reasoning }) => !reasoning)) return new Set();
   const marks = unusedMarks(messages, options);
