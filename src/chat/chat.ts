@@ -1,4 +1,4 @@
-/** Splits a reply's text into thinking, tool calls and content. Works without tokens. */
+/** A model's chat: its tokenizer, its template and its format of replies as one object. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
@@ -27,6 +27,8 @@ import {
   type TokenizerEncodeOptions,
 } from "./tokenizer.ts";
 import type { Chat, EncodeOptions, GuardOptions, RenderOptions } from "./types.ts";
+
+// Splits a reply's text into thinking, tool calls and content. Works without tokens.
 
 export interface ParseContext {
   /** The generation prompt began the thinking. */

@@ -42,8 +42,9 @@ const families: Record<string, { special: string; plain?: string; template?: str
 
 const base = fileURLToPath(new URL("./fixtures/", import.meta.url));
 
-function open(name: string): Chat {
-  const { special, plain = "", template, folder } = families[name]!;
+const open = (name: string) => openFamily(families[name]!);
+
+function openFamily({ special, plain = "", template, folder }: (typeof families)[string]): Chat {
   if (folder !== undefined) return loadChat(join(base, folder));
   const content = JSON.parse(readFileSync(join(base, "chatml/tokenizer.json"), "utf8"));
   let free = Math.max(...Object.values<number>(content.model.vocab)) + 10;
@@ -191,4 +192,21 @@ test("ordinary tokens are those of a tokenizer without the control tokens", () =
     }),
     { numRuns: nightly ? 5000 : 300, seed: 7 },
   );
+});
+
+test("a text that contains the placeholder of images is no image", () => {
+  const template =
+    "{% for m in messages %}<|im_start|>{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'image' %}<|image_pad|>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>{% endfor %}";
+  const chat = openFamily({ special: "<|image_pad|>", template });
+  const image = { hash: "h", width: 1, height: 1, type: "image/png" } as never;
+  const content = [
+    { type: "text" as const, text: "<|image_pad|> or " },
+    { type: "image" as const, image },
+  ];
+  const [id = -1] = chat.encode("<|image_pad|>");
+  const images = { placeholder: { text: "<|image_pad|>", id }, tokens: new Map([["h", Int32Array.of(id, id, id)]]) };
+  const turn = openConversation(chat).begin([{ role: "user", content }], {}, images);
+  expect(turn.media).toMatchObject([{ length: 3, hash: "h" }]);
+  expect(turn.prompt.filter((token) => token === id)).toHaveLength(3);
+  expect(turn.textMarks).toBe(1);
 });

@@ -1,6 +1,6 @@
 /**
- * Compares a client's copy of the history with the recorded history. Clients may serialize tool arguments again, fill in
- * defaults, drop thinking, or write null for empty content; these differences are ignored.
+ * Conversations as tokens that are only appended to. A call's messages are compared with the recorded ones, a bridge is rendered from
+ * the last reply to the next one, and only the bridge is encoded.
  */
 import { randomInt } from "node:crypto";
 import { isDeepStrictEqual } from "node:util";
@@ -20,6 +20,9 @@ import {
   toMessage,
 } from "./messages.ts";
 import type { Chat, GuardedText, GuardOptions, LaterOptions, RenderOptions } from "./types.ts";
+
+// Compares a client's copy of the history with the recorded history. Clients may serialize tool arguments again, fill in
+// defaults, drop thinking, or write null for empty content; these differences are ignored.
 
 /** A recorded message. `shown` is the part of a reply that the client received, if it was cut: see `cutAtStop`. */
 interface RecordedMessage extends ChatMessage {
