@@ -92,7 +92,10 @@ function unusedText(texts: readonly string[]): string {
 
 /** As Python's `json.dumps` writes the letters if a template asks it to. */
 const asEscapes = (letters: string) =>
-  [...letters].map((letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`).join("");
+  letters
+    .split("")
+    .map((letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`)
+    .join("");
 
 /** A conversation whose texts are cut at `seam`; undefined if nothing had to be cut. */
 export interface Guarded {
@@ -231,20 +234,16 @@ export function takeSeams(text: string, seam: string | undefined): { text: strin
 
 /** The control tokens of a text, longest first at each place, and whether each is only text because a seam cuts it. */
 function* findControls(text: string, { seams, controls }: TextGuard) {
-  const byFirst = new Map<string, string[]>();
-  for (const control of [...controls].sort((left, right) => right.length - left.length)) {
-    byFirst.set(control.charAt(0), [...(byFirst.get(control.charAt(0)) ?? []), control]);
-  }
-  const firsts = new RegExp(
-    `[${[...byFirst.keys()].map((each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`).join("")}]`,
-    "g",
-  );
+  const known = new Set(controls);
+  const lengths = [...new Set(controls.map(({ length }) => length))].sort((left, right) => right - left);
+  const asClass = [...new Set(controls.map((control) => asEscapes(control.charAt(0))))].join("");
+  const firsts = new RegExp(`[${asClass}]`, "g");
   let next = 0;
   for (let found = firsts.exec(text); found !== null; found = firsts.exec(text)) {
     const at = found.index;
     while ((seams[next] ?? Infinity) <= at) next++;
     const seam = seams[next] ?? Infinity;
-    const marks = (byFirst.get(found[0]) ?? []).filter((mark) => text.startsWith(mark, at));
+    const marks = lengths.map((length) => text.slice(at, at + length)).filter((mark) => known.has(mark));
     const written = marks.find((mark) => at + mark.length <= seam);
     if (written !== undefined) {
       yield { at, mark: written, isText: false };
