@@ -95,6 +95,7 @@ export async function openChat(
     renderer: isFile ? await loadRenderer(name) : undefined,
     disableThinking: rllm.disable_thinking,
     accumulateReasoning: rllm.accumulate_reasoning,
+    controlTokensInText: rllm.chat.control_tokens_in_text,
     reasoningEffort: rollout_engine.reasoning_effort,
     log,
   });

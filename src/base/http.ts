@@ -2,6 +2,7 @@
 import type { AddressInfo, ListenOptions, Server } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError, UserError } from "./errors.ts";
+import { parseWritten } from "./json.ts";
 
 /** Starts a server on an address of this machine. @returns its URL. @throws the system's error if the address is taken or not this machine's */
 export async function listen(
@@ -25,7 +26,7 @@ const deepest = 200;
 export function parseObject(text: string): Record<string, unknown> {
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = parseWritten(text);
   } catch (cause) {
     throw new Error(`the body is not valid JSON: ${cause instanceof Error ? cause.message : cause}`, { cause });
   }

@@ -267,7 +267,7 @@ describe("parse reply", () => {
       mistral,
       [
         ["no call", "no call", [], []],
-        [`[TOOL_CALLS] [${json}, ${json}]`, "", [add(), add()], []],
+        [`[TOOL_CALLS] [${json}, ${json}]`, "", [spaced, spaced], []],
         [
           'Well.[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[CALL_ID]x1[ARGS]{}',
           "Well.",
@@ -332,6 +332,36 @@ describe("parse reply", () => {
       expect(rest).toEqual(expected);
       expect(told.map(({ kind }) => kind)).toEqual(problems);
       expect(toolCalls).toEqual([]);
+    });
+
+    const quoting = `<tool_call>{"name": "add", "arguments": {"text": "up to </think>, <think>too</think>"}}</tool_call>`;
+    const broken = "<tool_call>{bad </think> json}</tool_call>";
+    test.each<[string, boolean, { reasoning?: string; content: string; calls: number }, number]>([
+      [quoting, false, { content: "", calls: 1 }, 0],
+      [`I fix it. ${quoting}`, false, { content: "I fix it.", calls: 1 }, 0],
+      [`plan</think>${quoting}`, true, { reasoning: "plan", content: "", calls: 1 }, 0],
+      [`plan</think>${quoting}`, false, { reasoning: "plan", content: "", calls: 1 }, 0],
+      [`plan ${quoting}</think>yes`, true, { reasoning: `plan ${quoting}`, content: "yes", calls: 0 }, 0],
+      // Calls that are lost are counted.
+      [`plan ${quoting}`, true, { reasoning: `plan ${quoting}`, content: "", calls: 0 }, 1],
+      [`plan ${quoting}</think>`, true, { reasoning: `plan ${quoting}`, content: "", calls: 0 }, 1],
+      [`<think>plan ${quoting}</think>\n`, false, { reasoning: `plan ${quoting}`, content: "", calls: 0 }, 1],
+      [`${quoting}</think>yes`, false, { reasoning: quoting, content: "yes", calls: 0 }, 1],
+      [broken, false, { reasoning: "<tool_call>{bad", content: "json}</tool_call>", calls: 0 }, 1],
+      [quoting.slice(0, -20), false, { content: quoting.slice(0, -20), calls: 0 }, 1],
+      // A mark of a call in thinking is no call.
+      [
+        `I use <tool_call> then</think>${quoting}`,
+        false,
+        { reasoning: "I use <tool_call> then", content: "", calls: 1 },
+        0,
+      ],
+      ["I use <tool_call> then</think>yes", true, { reasoning: "I use <tool_call> then", content: "yes", calls: 0 }, 0],
+    ])("%j, begun by the prompt: %s, with tools", (text, begun, expected, problems) => {
+      const { toolCalls, problems: found, reasoning, content } = parse(text, begun, true);
+      const { calls, ...parts } = expected;
+      expect({ ...(reasoning === undefined ? {} : { reasoning }), content }).toEqual(parts);
+      expect([toolCalls.length, found.length]).toEqual([calls, problems]);
     });
 
     test("a call inside thinking is not parsed; a call after it is, if tools were offered", () => {

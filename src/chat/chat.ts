@@ -1,13 +1,21 @@
-/** Splits a reply's text into thinking, tool calls and content. Works without tokens. */
+/** A model's chat: its tokenizer, its template and its format of replies as one object. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../base/errors.ts";
 import { ownValue } from "../base/values.ts";
-import type { ChatMessage, ParsedReply, ToolDefinition } from "./messages.ts";
+import { type ControlToken, controlTokens, countTextMarks, createGuard, takeSeams } from "./control-text.ts";
+import type { ChatMessage, ParsedReply, ReplyProblem, ToolDefinition } from "./messages.ts";
 import { type Renderer, renderers } from "./renderers.ts";
-import { either, type ReplyFormat, type SplitReply, type ThinkingMarks, type WrittenCalls } from "./reply-format.ts";
-import { detectFormat, hermes } from "./reply-formats.ts";
+import {
+  either,
+  noCalls,
+  type ReplyFormat,
+  type SplitReply,
+  type ThinkingMarks,
+  type WrittenCalls,
+} from "./reply-format.ts";
+import { detectFormat, formatMarks, hermes } from "./reply-formats.ts";
 import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./template.ts";
 import {
   encodeElsewhere,
@@ -16,8 +24,11 @@ import {
   readJson,
   TextTooLong,
   type Tokenizer,
+  type TokenizerEncodeOptions,
 } from "./tokenizer.ts";
-import type { Chat, EncodeOptions, RenderOptions } from "./types.ts";
+import type { Chat, EncodeOptions, GuardOptions, RenderOptions } from "./types.ts";
+
+// Splits a reply's text into thinking, tool calls and content. Works without tokens.
 
 export interface ParseContext {
   /** The generation prompt began the thinking. */
@@ -27,38 +38,93 @@ export interface ParseContext {
   callId: (index: number) => string;
 }
 
-export function parseReply(text: string, format: ReplyFormat, { thinking, tools, callId }: ParseContext): ParsedReply {
-  const split = splitReply(text, format, thinking);
-  const { calls, content, problems }: WrittenCalls =
-    tools.length > 0 && format.calls
-      ? format.calls.read(split.content, tools)
-      : { content: split.content, calls: [], problems: [] };
-  const whole = split.reasoning === undefined && calls.length === 0;
+export function parseReply(text: string, format: ReplyFormat, context: ParseContext): ParsedReply {
+  const calls = context.tools.length > 0 ? format.calls : undefined;
+  const readCalls = (part: string) => calls?.read(part, context.tools) ?? noCalls(part);
+  const split = splitReply(text, format, { begun: context.thinking, starts: calls?.starts ?? [], readCalls });
+  const found = readCalls(split.content);
+  const whole = split.reasoning === undefined && found.calls.length === 0;
   return {
-    content: whole ? content : content.trim(),
+    content: whole ? found.content : found.content.trim(),
     reasoning: split.reasoning,
-    toolCalls: calls.map((call, index) => ({ id: callId(index), ...call })),
-    problems: [...split.problems, ...problems],
+    toolCalls: found.calls.map((call, index) => ({ id: context.callId(index), ...call })),
+    problems: [...split.problems, ...found.problems],
   };
 }
 
-function splitReply(text: string, { split, thinking }: ReplyFormat, begun: boolean): SplitReply {
-  if (split) return split(text);
-  return thinking ? splitThinking(text, thinking, begun) : { content: text, problems: [] };
+interface SplitContext {
+  begun: boolean;
+  starts: readonly string[];
+  readCalls: (text: string) => WrittenCalls;
 }
 
-/** Thinking ends at the first closing mark, or at the end of the text if it was begun and not closed. */
-function splitThinking(text: string, { open, close }: ThinkingMarks, begun: boolean): SplitReply {
-  const start = text.trimStart().startsWith(open) ? text.indexOf(open) + open.length : begun ? 0 : undefined;
-  const end = text.indexOf(close, start ?? 0);
+function splitReply(text: string, { split, thinking }: ReplyFormat, context: SplitContext): SplitReply {
+  if (split) return split(text);
+  return thinking ? splitThinking(text, thinking, context) : { content: text, problems: [] };
+}
+
+/**
+ * Thinking ends at the first closing mark that is not quoted by a tool call, or at the end of the text if it was begun and not
+ * closed.
+ */
+function splitThinking(text: string, { open, close }: ThinkingMarks, context: SplitContext): SplitReply {
+  const { begun } = context;
+  const opened = text.trimStart().startsWith(open);
+  const start = opened ? text.indexOf(open) + open.length : 0;
+  const end = closingMark(text, start, close, context);
   if (end >= 0) {
-    const reasoning = text.slice(start ?? 0, end).trim();
-    return { reasoning, content: text.slice(end + close.length), problems: [] };
+    const thought = text.slice(start, end);
+    const content = text.slice(end + close.length);
+    const problems = lostCalls(text.slice(start), thought, content, close, opened || begun, context);
+    return { reasoning: thought.trim(), content, problems };
   }
-  if (start === undefined) return { content: text, problems: [] };
+  if (!opened && !begun) return { content: text, problems: [] };
   const reasoning = text.slice(start).trim();
   const message = `the thinking has no ${close}, so there is no answer`;
   return { reasoning, content: "", problems: [{ kind: "unclosed_thinking", message, text: reasoning }] };
+}
+
+const hasStart = (text: string, starts: readonly string[]) => starts.some((start) => text.includes(start));
+
+/** The first closing mark outside of calls; -1 if there is none. */
+function closingMark(text: string, from: number, close: string, { starts, readCalls }: SplitContext): number {
+  const first = text.indexOf(close, from);
+  if (first < 0 || !hasStart(text.slice(from, first), starts)) return first;
+  const { spans } = readCalls(text.slice(from));
+  let end = first;
+  for (const [spanStart, spanEnd] of spans) {
+    while (end >= 0 && end < from + spanEnd && end >= from + spanStart) end = text.indexOf(close, end + close.length);
+  }
+  return end;
+}
+
+/**
+ * Calls that the end of the thinking cuts off, as a problem. Calls inside thinking are not meant, unless nothing follows them, or
+ * the text is thinking only because of its end.
+ */
+function lostCalls(
+  whole: string,
+  thought: string,
+  content: string,
+  close: string,
+  marked: boolean,
+  { starts, readCalls }: SplitContext,
+): ReplyProblem[] {
+  if (!hasStart(thought, starts)) return [];
+  const after = readCalls(content);
+  if (after.calls.length > 0 || after.problems.length > 0) return [];
+  const isMeant = !marked || content.trim() === "";
+  const isCut = readCalls(whole).problems.some(
+    ({ kind, text }) => kind === "malformed_tool_call" && text.includes(close),
+  );
+  if (!isCut && !(isMeant && readCalls(thought).calls.length > 0)) return [];
+  return [
+    {
+      kind: "malformed_tool_call",
+      message: `a tool call is in the text before ${close}, which is thinking`,
+      text: thought,
+    },
+  ];
 }
 
 /** Runs the same work once for several callers, and aborts it when no caller waits for it. */
@@ -101,10 +167,10 @@ export function shareWork<Value>() {
 // Assembles a `Chat` from a tokenizer, a renderer of messages and a parser of replies.
 
 /** Encodes on another thread. */
-type Encode = (text: string, options: EncodeOptions, signal?: AbortSignal) => Promise<Int32Array>;
+type Encode = (text: string, options: TokenizerEncodeOptions, signal?: AbortSignal) => Promise<Int32Array>;
 
 export interface ChatParts {
-  encode: Chat["encode"];
+  encode: Tokenizer["encode"];
   /** The same on another thread. */
   encodeElsewhere?: Encode;
   /** Lower bound of a text's number of tokens. Default 0. */
@@ -118,6 +184,10 @@ export interface ChatParts {
   addSpecial?: boolean;
   /** Texts of the special tokens, which are removed from replies. */
   specials: readonly string[];
+  /** The control tokens that text cannot write in guarded conversations. Default none. */
+  controls?: readonly ControlToken[];
+  /** Whether conversations are guarded. Default true. */
+  guardsText?: boolean | undefined;
   ids: { bos: number | null; eos: number | null; pad: number | null };
   /** Further tokens that end a turn. */
   stopIds?: readonly number[];
@@ -129,11 +199,17 @@ export interface ChatParts {
 
 const mark = "Qz7reply7zQ";
 
+/** An encoded conversation, and how many control tokens its texts contain. */
+interface Opening {
+  tokens: Int32Array;
+  marks: number;
+}
+
 /** Texts of more characters, which take over 10 to 20 ms to encode, are encoded on another thread. */
 const longText = 30_000;
 
 export function assembleChat(parts: ChatParts): Chat {
-  const { encode, decode, format, addSpecial = false, specials, ids } = parts;
+  const { decode, format, addSpecial = false, specials, ids } = parts;
   const withDefaults = (options: RenderOptions = {}): RenderOptions => ({
     ...options,
     thinking: options.thinking ?? parts.thinking,
@@ -155,17 +231,50 @@ export function assembleChat(parts: ChatParts): Chat {
     return closes ? `${text.trimEnd()}\n\n${format.thinking?.close}\n\n` : text;
   };
 
-  const encodeLater: Chat["encodeLater"] = async (text, { maxPromptTokens = Infinity, signal, ...options } = {}) => {
-    signal?.throwIfAborted();
-    const least = parts.leastTokens?.(text) ?? 0;
-    if (least > maxPromptTokens) throw new TextTooLong(least);
-    if (parts.encodeElsewhere === undefined || text.length < longText) return encode(text, options);
-    return parts.encodeElsewhere(text, options, signal);
+  const guard = createGuard(parts.controls ?? [], format);
+  const controls = (parts.controls ?? []).map(({ text }) => text);
+  const renderGuarded: Chat["renderGuarded"] = (messages, { guardText, ...options } = {}) => {
+    if (!guardText) return { text: renderText(messages, options), seam: undefined };
+    const { tools = [], ...rest } = options;
+    const guarded = guard(messages, tools);
+    const offered = tools.length > 0 ? { tools: guarded.tools } : {};
+    return { text: renderText(guarded.messages, { ...rest, ...offered }), seam: guarded.seam };
   };
 
-  const latest = rememberLatest<Int32Array>(64);
+  /** Without the seams, which are named if they keep text from becoming control tokens. */
+  function unguard(text: string, { addSpecial, seam, onTextMarks }: EncodeOptions) {
+    const clean = takeSeams(text, seam);
+    const guarded = { seams: clean.seams, controls };
+    const marks = countTextMarks(clean.text, guarded);
+    if (marks > 0) onTextMarks?.(marks);
+    return { text: clean.text, options: { addSpecial, ...(marks > 0 ? { guard: guarded } : {}) }, marks };
+  }
+
+  const encode: Chat["encode"] = (text, given = {}) => {
+    const { text: clean, options } = unguard(text, given);
+    return parts.encode(clean, options);
+  };
+
+  const encodeLater: Chat["encodeLater"] = async (text, { maxPromptTokens = Infinity, signal, ...given } = {}) => {
+    signal?.throwIfAborted();
+    const { text: clean, options } = unguard(text, given);
+    const least = parts.leastTokens?.(clean) ?? 0;
+    if (least > maxPromptTokens) throw new TextTooLong(least);
+    if (parts.encodeElsewhere === undefined || clean.length < longText) return parts.encode(clean, options);
+    return parts.encodeElsewhere(clean, options, signal);
+  };
+
+  const latest = rememberLatest<Opening>(64);
   /** Prompts of groups that are being encoded on another thread. */
-  const coming = shareWork<Int32Array>();
+  const coming = shareWork<Opening>();
+  function encodeOpening(messages: readonly ChatMessage[], options: RenderOptions & GuardOptions): Opening {
+    const { text, seam } = renderGuarded(messages, options);
+    let marks = 0;
+    const count = (found: number) => {
+      marks = found;
+    };
+    return { tokens: encode(text, { addSpecial, seam, onTextMarks: count }), marks };
+  }
   const { ends = [], writtenEnds = [], opensNext = [] } = format;
   const turnEnd = turnEndOf(renderText, specials) ?? ends[0];
   /** A text that is not a token of this model ends nothing. */
@@ -200,22 +309,35 @@ export function assembleChat(parts: ChatParts): Chat {
 
   return {
     render(messages, options = {}) {
-      const tokens = () => encode(renderText(messages, options), { addSpecial });
-      const key = parts.readsClock ? undefined : openingKey(messages, options);
-      return key === undefined ? tokens() : latest.keep(key, latest.get(key) ?? tokens());
-    },
-    async renderLater(messages, { maxPromptTokens, signal, ...options } = {}) {
       const key = parts.readsClock ? undefined : openingKey(messages, options);
       const known = key === undefined ? undefined : latest.get(key);
-      if (key !== undefined && known !== undefined) return latest.keep(key, known);
-      const text = renderText(messages, options);
-      const encoded = (stop = signal) => encodeLater(text, { addSpecial, maxPromptTokens, signal: stop });
-      if (key === undefined) return encoded();
-      return latest.keep(
-        key,
-        await (text.length < longText ? encoded() : coming(`${maxPromptTokens} ${key}`, signal, encoded)),
-      );
+      const found = known ?? encodeOpening(messages, options);
+      if (found.marks > 0) options.onTextMarks?.(found.marks);
+      return (key === undefined ? found : latest.keep(key, found)).tokens;
     },
+    async renderLater(messages, { maxPromptTokens, signal, onTextMarks, ...options } = {}) {
+      const key = parts.readsClock ? undefined : openingKey(messages, options);
+      const known = key === undefined ? undefined : latest.get(key);
+      const report = ({ tokens, marks }: Opening) => {
+        if (marks > 0) onTextMarks?.(marks);
+        return tokens;
+      };
+      if (key !== undefined && known !== undefined) return report(latest.keep(key, known));
+      const { text, seam } = renderGuarded(messages, options);
+      const encoded = async (stop = signal): Promise<Opening> => {
+        let marks = 0;
+        const count = (found: number) => {
+          marks = found;
+        };
+        const later = { addSpecial, seam, maxPromptTokens, signal: stop, onTextMarks: count };
+        const tokens = await encodeLater(text, later);
+        return { tokens, marks };
+      };
+      if (key === undefined) return report(await encoded());
+      const found = await (text.length < longText ? encoded() : coming(`${maxPromptTokens} ${key}`, signal, encoded));
+      return report(latest.keep(key, found));
+    },
+    renderGuarded,
     renderText,
     parse(reply, { callId = (index: number) => `call_${index}`, ...options } = {}) {
       const text = typeof reply === "string" ? reply : decode(withoutStop(reply));
@@ -240,6 +362,7 @@ export function assembleChat(parts: ChatParts): Chat {
     padId: ids.pad,
     stopIds,
     accumulateReasoning: parts.accumulateReasoning ?? false,
+    guardsText: parts.guardsText ?? true,
     turnEnd,
     turnEnds: [...new Set([turnEnd, ...writtenEnds, ...ends])].filter((end) => end !== undefined),
     sharedStopIds: tokensOf(opensNext),
@@ -252,10 +375,10 @@ export function assembleChat(parts: ChatParts): Chat {
  * @returns a key of everything that the prompt depends on; undefined for conversations with replies, which differ between
  * rollouts
  */
-function openingKey(messages: readonly ChatMessage[], options: RenderOptions): string | undefined {
+function openingKey(messages: readonly ChatMessage[], options: RenderOptions & GuardOptions): string | undefined {
   if (messages.some(({ role }) => role === "assistant" || role === "tool")) return undefined;
-  const { tools, thinking, reasoningEffort, addGenerationPrompt } = options;
-  return JSON.stringify([messages, tools, thinking, reasoningEffort, addGenerationPrompt]);
+  const { tools, thinking, reasoningEffort, addGenerationPrompt, guardText } = options;
+  return JSON.stringify([messages, tools, thinking, reasoningEffort, addGenerationPrompt, guardText]);
 }
 
 function rememberLatest<Value>(size: number) {
@@ -306,6 +429,8 @@ export interface LoadChatOptions {
   disableThinking?: boolean;
   /** Keep the thinking of earlier replies in prompts even if the template drops it. */
   accumulateReasoning?: boolean;
+  /** Control tokens in the text of messages, tool results and arguments are control tokens, as in transformers. */
+  controlTokensInText?: boolean;
   /** For templates with a `reasoning_effort`. */
   reasoningEffort?: string;
   /** Called for settings that have no effect with this model, and for tools that its template does not support. */
@@ -318,7 +443,7 @@ export interface LoadChatOptions {
  */
 export function loadChat(directory: string, options: LoadChatOptions = {}): Chat {
   const tokenizer = openTokenizer(directory);
-  const { config, encode, leastTokens, decode, idOf, specials } = tokenizer;
+  const { config, encode, leastTokens, decode, idOf, specials, added } = tokenizer;
   const { rendererName } = options;
   const renderer =
     options.renderer ?? (rendererName == null ? undefined : findRenderer(rendererName, tokenizer, directory));
@@ -332,7 +457,8 @@ export function loadChat(directory: string, options: LoadChatOptions = {}): Chat
   }
   const format = renderer ?? detectFormat(sources.plain, sources.tools);
   const { renderText, takesTools } = compileTemplate(sources, config, directory, format.callId);
-  const { disableThinking = false, accumulateReasoning = false, reasoningEffort, log } = options;
+  const { disableThinking = false, accumulateReasoning = false, controlTokensInText = false, log } = options;
+  const { reasoningEffort } = options;
   if (disableThinking && !thinkingMatters(renderText, format))
     log?.(`disable_thinking has no effect: the chat template of ${directory} cannot turn thinking on or off`);
   if (reasoningEffort !== undefined && reasoningEffort !== defaultEffort && !writes(sources, "reasoning_effort"))
@@ -342,6 +468,8 @@ export function loadChat(directory: string, options: LoadChatOptions = {}): Chat
     leastTokens,
     decode,
     specials,
+    controls: controlTokens(added, [sources.plain, sources.tools ?? "", ...formatMarks]),
+    guardsText: !controlTokensInText,
     accumulateReasoning,
     encodeElsewhere: encodeElsewhere(directory),
     readsClock: writes(sources, "strftime_now"),

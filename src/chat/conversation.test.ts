@@ -135,3 +135,15 @@ test("a call that starts a new sequence reports the cause", () => {
   expect(starts([user("hi"), reply, user("else")])).toBe("branched");
   expect(starts([user("one"), { role: "assistant", content: "shot" }, user("two")])).toBe("new_conversation");
 });
+
+test("no text of a message is taken for the marks of a rendering", () => {
+  for (const content of ["Qz7reply7zQ", "Qz7thinking17zQ", "a Qz7reply7zQ b Qzabcdefghijklmnopreply7zQ"]) {
+    const { conversation, reply } = begun("<think>so</think>hello");
+    const next = conversation.begin([user("hi"), toMessage(reply), user(content), user("and?")]);
+    expect(next.starts).toBeUndefined();
+    expect(text(next.prompt)).toContain(`<|end|><|user|>${content}<|end|><|user|>and?<|end|>`);
+    const inReply = begun(content);
+    const after = inReply.conversation.begin([user("hi"), toMessage(inReply.reply), user("more")]);
+    expect(text(after.prompt)).toContain(`${content}<|end|><|user|>more<|end|>`);
+  }
+});

@@ -1,11 +1,13 @@
 /**
- * Compares a client's copy of the history with the recorded history. Clients may serialize tool arguments again, fill in
- * defaults, drop thinking, or write null for empty content; these differences are ignored.
+ * Conversations as tokens that are only appended to. A call's messages are compared with the recorded ones, a bridge is rendered from
+ * the last reply to the next one, and only the bridge is encoded.
  */
+import { randomInt } from "node:crypto";
 import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../base/errors.ts";
 import { concatenate, isObject, sortedJson } from "../base/values.ts";
 import type { Media } from "../images/images.ts";
+import { takeSeams, textsOf } from "./control-text.ts";
 import { type PlacedImages, type PromptImages, placeImages } from "./images.ts";
 import {
   type ChatMessage,
@@ -17,7 +19,10 @@ import {
   textOf,
   toMessage,
 } from "./messages.ts";
-import type { Chat, LaterOptions, RenderOptions } from "./types.ts";
+import type { Chat, GuardedText, GuardOptions, LaterOptions, RenderOptions } from "./types.ts";
+
+// Compares a client's copy of the history with the recorded history. Clients may serialize tool arguments again, fill in
+// defaults, drop thinking, or write null for empty content; these differences are ignored.
 
 /** A recorded message. `shown` is the part of a reply that the client received, if it was cut: see `cutAtStop`. */
 interface RecordedMessage extends ChatMessage {
@@ -94,6 +99,8 @@ const translated = (id: string | undefined, callIds: ReadonlyMap<string, string>
 export interface Bridge {
   /** From the end of the reply's turn to the header of the next turn. */
   text: string;
+  /** See `GuardedText`. */
+  seam: string | undefined;
   /** Whether `text` begins with the end of the reply's turn, which the model may have sampled itself, or with the next turn. */
   hasTurnEnd: boolean;
   /** The template drops thinking that the tokens so far contain. */
@@ -102,8 +109,21 @@ export interface Bridge {
   hidden: ReadonlySet<number>;
 }
 
-const replyMark = "Qz7reply7zQ";
-const thinkingMark = (index: number) => `Qz7thinking${index}7zQ`;
+/** Texts that stand for a reply and for thinking while a conversation is rendered. */
+interface Marks {
+  reply: string;
+  thinking(index: number): string;
+}
+
+/** Nobody can guess the marks, and none of the conversation's texts contains them. */
+function unusedMarks(messages: readonly ChatMessage[], { tools = [] }: RenderOptions): Marks {
+  const texts = textsOf(messages, tools);
+  for (;;) {
+    const start = `Qz${Array.from({ length: 16 }, () => String.fromCharCode(randomInt(97, 123))).join("")}`;
+    if (texts.some((text) => text.includes(start))) continue;
+    return { reply: `${start}reply7zQ`, thinking: (index) => `${start}thinking${index}7zQ` };
+  }
+}
 
 /**
  * @param history up to the sampled reply, which is its last message
@@ -113,21 +133,24 @@ const thinkingMark = (index: number) => `Qz7thinking${index}7zQ`;
  * @throws UserError if the template refuses the messages
  */
 export function bridge(
-  chat: Pick<Chat, "renderText" | "turnEnds">,
+  chat: Pick<Chat, "renderGuarded" | "turnEnds">,
   history: readonly ChatMessage[],
   hidden: ReadonlySet<number>,
   next: readonly ChatMessage[],
-  options: RenderOptions,
+  options: RenderOptions & GuardOptions,
 ): Bridge | null {
-  const marked = history.map(markThinking);
-  const text = renderMarked(chat, marked, next, options);
-  if (text === null) return null;
-  const after = text.lastIndexOf(replyMark) + replyMark.length;
-  const dropsReasoning = hiddenIn(text, history).some((index) => !hidden.has(index));
+  const marks = unusedMarks([...history, ...next], options);
+  const marked = history.map(markThinking(marks));
+  const rendered = renderMarked(chat, marked, next, options, marks);
+  if (rendered === null) return null;
+  const { text, seam } = rendered;
+  const after = text.lastIndexOf(marks.reply) + marks.reply.length;
+  const dropsReasoning = hiddenIn(text, history, marks).some((index) => !hidden.has(index));
+  const written = takeSeams(text.slice(after), seam).text;
   const hiddenNext = next.flatMap(({ reasoning }, index) =>
-    reasoning && !text.includes(reasoning.trim(), after) ? [history.length + index] : [],
+    reasoning && !written.includes(reasoning.trim()) ? [history.length + index] : [],
   );
-  const found = { dropsReasoning, hidden: new Set([...hidden, ...hiddenNext]) };
+  const found = { dropsReasoning, seam, hidden: new Set([...hidden, ...hiddenNext]) };
   if (chat.turnEnds.length === 0) return { text: text.slice(after), hasTurnEnd: false, ...found };
   const ends = chat.turnEnds.map((end) => text.indexOf(end, after)).filter((end) => end >= 0);
   return ends.length === 0 ? null : { text: text.slice(Math.min(...ends)), hasTurnEnd: true, ...found };
@@ -140,40 +163,41 @@ export function bridge(
  * @throws UserError if the template refuses the messages
  */
 function renderMarked(
-  chat: Pick<Chat, "renderText">,
+  chat: Pick<Chat, "renderGuarded">,
   history: readonly ChatMessage[],
   next: readonly ChatMessage[],
-  options: RenderOptions,
-): string | null {
-  const render = (mark: (message: ChatMessage) => ChatMessage) =>
-    renderReplies(chat, history.with(-1, mark(history.at(-1)!)), next, options);
+  options: RenderOptions & GuardOptions,
+  { reply }: Marks,
+): GuardedText | null {
+  const render = (mark: (message: ChatMessage, reply: string) => ChatMessage) =>
+    renderReplies(chat, history.with(-1, mark(history.at(-1)!, reply)), next, options);
   if (history.at(-1)?.toolCalls?.length) {
     try {
-      const text = render(markCalls);
-      if (text.includes(replyMark)) return text;
+      const rendered = render(markCalls);
+      if (rendered.text.includes(reply)) return rendered;
     } catch (error) {
       if (!(error instanceof UserError)) throw error;
     }
   }
-  const text = render(markReply);
-  return text.includes(replyMark) ? text : null;
+  const rendered = render(markReply);
+  return rendered.text.includes(reply) ? rendered : null;
 }
 
 /** Some templates refuse replies with several tool calls. They get the first one only. */
 function renderReplies(
-  chat: Pick<Chat, "renderText">,
+  chat: Pick<Chat, "renderGuarded">,
   history: readonly ChatMessage[],
   next: readonly ChatMessage[],
-  options: RenderOptions,
-): string {
+  options: RenderOptions & GuardOptions,
+): GuardedText {
   try {
-    return chat.renderText([...history, ...next], options);
+    return chat.renderGuarded([...history, ...next], options);
   } catch (error) {
     if (history.every(({ toolCalls = [] }) => toolCalls.length < 2)) throw error;
     const single = history.map(({ toolCalls = [], ...message }) =>
       toolCalls.length === 0 ? message : { ...message, toolCalls: toolCalls.slice(0, 1) },
     );
-    return chat.renderText([...single, ...next], options);
+    return chat.renderGuarded([...single, ...next], options);
   }
 }
 
@@ -181,27 +205,33 @@ function renderReplies(
 function hiddenThinking(
   chat: Pick<Chat, "renderText">,
   messages: readonly ChatMessage[],
-  options: RenderOptions,
+  { guardText: _, ...options }: RenderOptions & GuardOptions,
 ): Set<number> {
   if (messages.every(({ reasoning }) => !reasoning)) return new Set();
-  return new Set(hiddenIn(chat.renderText(messages.map(markThinking), options), messages));
+  const marks = unusedMarks(messages, options);
+  return new Set(hiddenIn(chat.renderText(messages.map(markThinking(marks)), options), messages, marks));
 }
 
 /** @param text a rendering of the messages with marks for their thinking */
-const hiddenIn = (text: string, messages: readonly ChatMessage[]) =>
-  messages.flatMap(({ reasoning }, index) => (reasoning && !text.includes(thinkingMark(index)) ? [index] : []));
+const hiddenIn = (text: string, messages: readonly ChatMessage[], { thinking }: Marks) =>
+  messages.flatMap(({ reasoning }, index) => (reasoning && !text.includes(thinking(index)) ? [index] : []));
 
-const markThinking = (message: ChatMessage, index: number): ChatMessage =>
-  message.reasoning ? { ...message, reasoning: thinkingMark(index) } : message;
+const markThinking =
+  ({ thinking }: Marks) =>
+  (message: ChatMessage, index: number): ChatMessage =>
+    message.reasoning ? { ...message, reasoning: thinking(index) } : message;
 
 /** Without content, since some templates write it after the results of the calls. */
-const markCalls = (message: ChatMessage): ChatMessage => ({
+const markCalls = (message: ChatMessage, reply: string): ChatMessage => ({
   ...message,
   content: "",
-  toolCalls: message.toolCalls?.map((call) => ({ ...call, arguments: { [replyMark]: "" } })),
+  toolCalls: message.toolCalls?.map(({ argumentsText: _, ...call }) => ({ ...call, arguments: { [reply]: "" } })),
 });
 
-const markReply = (message: ChatMessage): ChatMessage => ({ ...markCalls(message), content: replyMark });
+const markReply = (message: ChatMessage, reply: string): ChatMessage => ({
+  ...markCalls(message, reply),
+  content: reply,
+});
 
 /** A reply's text as its client gets it: without the stop string and everything after it. */
 export function cutAtStop(text: string, stops: readonly string[] = []): string {
@@ -249,6 +279,8 @@ export interface Turn {
   readonly prompt: Int32Array;
   /** The images within the prompt; absent if it has none. */
   readonly media?: readonly Media[];
+  /** How many control tokens in the text that the turn adds became ordinary tokens; absent if none. */
+  readonly textMarks?: number;
   /** Why the prompt does not continue an earlier call's tokens; undefined if it does. */
   readonly starts: SequenceStart | undefined;
   /** Records the sampled tokens, so that later calls can continue them, and returns the parsed reply. */
@@ -293,8 +325,10 @@ interface Recorded {
  * const reply = first.record(await sample(first.prompt));
  * const second = conversation.begin([{ role: "user", content: "2 + 2?" }, toMessage(reply), { role: "user", content: "why?" }]);
  * // second.prompt begins with first.prompt and the sampled tokens
+ *
+ * @param given.guardText `false` for rows that are trained as transformers encodes them
  */
-export function openConversation(chat: Chat): Conversation {
+export function openConversation(chat: Chat, { guardText = chat.guardsText } = {}): Conversation {
   const recorded: Recorded[] = [];
   let turns = 0;
 
@@ -302,14 +336,15 @@ export function openConversation(chat: Chat): Conversation {
   function open(messages: readonly ChatMessage[], options: CallOptions, images: PromptImages | undefined) {
     requireContent(messages, images);
     const turn = turns++;
-    const draft = nextPrompt(chat, recorded, messages, options);
+    const draft = nextPrompt(chat, recorded, messages, { ...options, guardText });
     const { starts, history, hidden } = draft;
-    const toTurn = (rendered: Int32Array): Turn => {
+    const toTurn = (rendered: Int32Array, textMarks: number): Turn => {
       const added = images ? placeImages(rendered, imagesOf(draft.added), images) : { tokens: rendered, media: [] };
       const { tokens: prompt, media } = draft.continues ? continued(draft.continues, added, chat) : added;
       return {
         prompt,
         ...(media.length > 0 ? { media } : {}),
+        ...(textMarks > 0 ? { textMarks } : {}),
         starts,
         record({ tokens }) {
           const reply = chat.parse(tokens, { ...options, callId: (index) => callId(turn, index) });
@@ -334,16 +369,33 @@ export function openConversation(chat: Chat): Conversation {
   return {
     begin(messages, options = {}, images = undefined) {
       const { draft, toTurn } = open(messages, options, images);
-      return toTurn(draft.continues ? chat.encode(draft.continues.text) : chat.render(draft.history, options));
+      const { continues, history } = draft;
+      const { count, onTextMarks } = countMarks();
+      const { seam } = continues ?? {};
+      const tokens = continues
+        ? chat.encode(continues.text, { seam, onTextMarks })
+        : chat.render(history, { ...options, guardText, onTextMarks });
+      return toTurn(tokens, count());
     },
     async beginLater(messages, options = {}, { images, ...later } = {}) {
       const { draft, toTurn } = open(messages, options, images);
       const { continues, history } = draft;
-      return toTurn(
-        await (continues
-          ? chat.encodeLater(continues.text, later)
-          : chat.renderLater(history, { ...options, ...later })),
-      );
+      const { count, onTextMarks } = countMarks();
+      const { seam } = continues ?? {};
+      const tokens = await (continues
+        ? chat.encodeLater(continues.text, { ...later, seam, onTextMarks })
+        : chat.renderLater(history, { ...options, ...later, guardText, onTextMarks }));
+      return toTurn(tokens, count());
+    },
+  };
+}
+
+function countMarks() {
+  let marks = 0;
+  return {
+    count: () => marks,
+    onTextMarks: (found: number) => {
+      marks += found;
     },
   };
 }
@@ -368,7 +420,7 @@ function requireContent(messages: readonly ChatMessage[], images: PromptImages |
 /** A prompt before its text is encoded. */
 interface Draft {
   /** The call whose tokens it begins with, and the text after them. If absent, the whole history is rendered. */
-  continues?: { call: Recorded; text: string; hasTurnEnd: boolean };
+  continues?: { call: Recorded; text: string; seam: string | undefined; hasTurnEnd: boolean };
   starts: SequenceStart | undefined;
   /** The messages; recorded ones replace a client's copies. */
   history: readonly ChatMessage[];
@@ -381,7 +433,7 @@ function nextPrompt(
   chat: Chat,
   recorded: readonly Recorded[],
   messages: readonly ChatMessage[],
-  options: CallOptions,
+  options: CallOptions & GuardOptions,
 ): Draft {
   const tools = sortedJson(options.tools ?? []);
   const thinking = optionsKey(options);
@@ -411,8 +463,8 @@ function nextPrompt(
   if (between.dropsReasoning && !chat.accumulateReasoning) {
     return whole(branch === "history_rewritten" ? branch : "reasoning_dropped", all);
   }
-  const { text, hasTurnEnd, hidden } = between;
-  return { continues: { call, text, hasTurnEnd }, starts: branch, history: all, added: next, hidden };
+  const { text, seam, hasTurnEnd, hidden } = between;
+  return { continues: { call, text, seam, hasTurnEnd }, starts: branch, history: all, added: next, hidden };
 }
 
 /** @param added the text's tokens */

@@ -4,7 +4,7 @@ import { concatenate } from "../base/values.ts";
 import { type ImageSource, imageLimits, type Media, type StoredImage, UnusableImage } from "../images/images.ts";
 import { checkImageFile, type ImageLoader } from "../images/load-image.ts";
 import { type ChatMessage, hasImages, type ImagePart, imagesOf, normalizeContent, type TextPart } from "./messages.ts";
-import type { Chat, LaterOptions, RenderOptions } from "./types.ts";
+import type { Chat, GuardOptions, LaterOptions, RenderOptions } from "./types.ts";
 
 /** The images of a prompt, as the model needs them. */
 export interface PromptImages {
@@ -214,7 +214,7 @@ export async function renderWithImages(
   chat: Pick<Chat, "renderLater">,
   vision: Vision | NoVision,
   given: readonly ChatMessage[],
-  options: RenderOptions & LaterOptions = {},
+  options: RenderOptions & GuardOptions & LaterOptions = {},
 ): Promise<RenderedPrompt> {
   const { messages, images } = await prepareImages(given, vision, options.signal);
   const tokens = await chat.renderLater(messages, options);

@@ -1,6 +1,4 @@
 /** Calls in Python's syntax, such as `[add(a=1, b="two")]`, with literals as arguments. */
-import { isObject } from "../base/values.ts";
-import type { ToolDefinition } from "./messages.ts";
 import {
   allOrProblem,
   between,
@@ -8,6 +6,8 @@ import {
   callFromValue,
   deepest,
   malformed,
+  noCalls,
+  type Skip,
   type WrittenCall,
 } from "./reply-format.ts";
 
@@ -15,14 +15,9 @@ class NotPython extends Error {}
 
 /** @returns the calls of a list, or of calls separated by commas or lines; what is wrong if it is anything else */
 function readPythonCalls(text: string): WrittenCall[] | string {
-  const reader = createReader(text);
+  const reader = createReader(text, 0);
   try {
-    const inList = reader.take("[");
-    const calls: (WrittenCall | string)[] = [];
-    while (!reader.atEnd() && !(inList && reader.take("]"))) {
-      calls.push(reader.call());
-      reader.take(",");
-    }
+    const calls = readCalls(reader);
     if (!reader.atEnd()) return `${JSON.stringify(reader.rest())} follows the list`;
     return calls.length === 0 ? "it has no call" : allOrProblem(calls);
   } catch (error) {
@@ -31,9 +26,38 @@ function readPythonCalls(text: string): WrittenCall[] | string {
   }
 }
 
+/** Reads over what `readPythonCalls` reads. */
+const skipPythonCalls: Skip = (text, from) => {
+  const reader = createReader(text, from);
+  try {
+    const { length } = readCalls(reader);
+    return { state: length > 0 ? "whole" : "other", end: reader.position() };
+  } catch (error) {
+    if (!(error instanceof NotPython)) throw error;
+    const end = reader.position();
+    return { state: end >= text.length ? "cut" : "other", end };
+  }
+};
+
+function readCalls(reader: ReturnType<typeof createReader>): (WrittenCall | string)[] {
+  const calls: (WrittenCall | string)[] = [];
+  const inList = reader.take("[");
+  while (inList ? !reader.take("]") : reader.atName()) {
+    calls.push(reader.call());
+    reader.take(",");
+  }
+  return calls;
+}
+
+/** Integers beyond 2^53 stay their digits, as in `parseJson`. */
+function numberOf(digits: string): number | string {
+  const value = Number(digits);
+  return /^[+-]?\d+$/.test(digits) && !Number.isSafeInteger(value) ? digits.replace("+", "") : value;
+}
+
 /** A list or an object, as templates write Python values. Undefined if it is anything else. */
-function readPythonValue(text: string): unknown {
-  const reader = createReader(text);
+export function readPythonValue(text: string): unknown {
+  const reader = createReader(text, 0);
   try {
     const value = reader.value(0);
     return reader.atEnd() ? value : undefined;
@@ -66,8 +90,10 @@ const escapes: Readonly<Record<string, string>> = {
   "\n": "",
 };
 
-function createReader(text: string) {
-  let at = 0;
+const nameStart = /[\p{L}_]/u;
+
+function createReader(text: string, from: number) {
+  let at = from;
   const fail = (what: string): never => {
     throw new NotPython(`${what} at character ${at}`);
   };
@@ -103,7 +129,7 @@ function createReader(text: string) {
         break;
       }
     }
-    return callFromValue({ name, arguments: { ...given } }, ["arguments"]);
+    return callFromValue({ name, arguments: Object.fromEntries(Object.entries(given)) }, ["arguments"]);
   }
 
   function value(depth: number): unknown {
@@ -115,7 +141,7 @@ function createReader(text: string) {
     if (first === "(") return list("(", ")", depth);
     if (first === "{") return dictionary(depth);
     const number = match(/[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?/y);
-    if (number !== undefined) return Number(number.replaceAll("_", ""));
+    if (number !== undefined) return numberOf(number.replaceAll("_", ""));
     const name = match(/[\p{L}_]+/uy);
     if (name === undefined || !names.has(name)) return fail("a value is missing");
     return names.get(name);
@@ -195,6 +221,12 @@ function createReader(text: string) {
     call,
     value,
     rest: () => text.slice(at, at + 40),
+    position: () => at,
+    /** Whether a call may begin here. */
+    atName() {
+      skip();
+      return nameStart.test(text.charAt(at));
+    },
     atEnd() {
       skip();
       return at >= text.length;
@@ -202,83 +234,39 @@ function createReader(text: string) {
   };
 }
 
+const pythonStart = "<|python_start|>";
+const pythonEnd = "<|python_end|>";
+
 /** Llama 4: the whole reply is a list of calls, optionally between `<|python_start|>` and `<|python_end|>`. */
 export const llama4: CallFormat = {
-  starts: ["[", "<|python_start|>"],
+  starts: ["[", pythonStart],
   read(text) {
-    const [before, marked] = cutAt(text, "<|python_start|>");
-    const [inside, after = ""] = cutAt(marked ?? text, "<|python_end|>");
-    const body = inside.trim();
+    const list = skipPythonCalls(text, 0);
+    const first = text.indexOf(pythonStart);
+    // A mark inside the strings of a list is text.
+    const marked = first >= 0 && !(list.state === "whole" && first < list.end);
+    const start = marked ? first + pythonStart.length : 0;
+    const skipped = marked ? skipPythonCalls(text, start) : list;
+    const closed = text.indexOf(pythonEnd, skipped.state === "whole" ? skipped.end : start);
+    const body = text.slice(start, closed < 0 ? undefined : closed).trim();
     // All or nothing, since another list may be the answer itself.
-    if (marked === undefined && !/^\[\s*[\p{L}_][\p{L}\p{N}_.-]*\(/u.test(body)) {
-      return { content: text, calls: [], problems: [] };
-    }
+    if (!marked && !/^\[\s*[\p{L}_][\p{L}\p{N}_.-]*\(/u.test(body)) return noCalls(text);
     const found = readPythonCalls(body);
-    if (typeof found === "string") return { content: text, calls: [], problems: [malformed(found, text)] };
-    return { content: marked === undefined ? after : before + after, calls: found, problems: [] };
+    if (typeof found === "string") return { ...noCalls(text), problems: [malformed(found, text)] };
+    const after = closed < 0 ? "" : text.slice(closed + pythonEnd.length);
+    const content = (marked ? text.slice(0, first) : "") + after;
+    return { ...noCalls(content), calls: found, spans: [[marked ? first : 0, text.length - after.length]] };
   },
 };
-
-function cutAt(text: string, mark: string): [string, string?] {
-  const at = text.indexOf(mark);
-  return at < 0 ? [text] : [text.slice(0, at), text.slice(at + mark.length)];
-}
 
 /** LFM2: `<|tool_call_start|>[add(a=1)]<|tool_call_end|>`. */
 export const lfm2: CallFormat = {
   starts: ["<|tool_call_start|>"],
-  read: between("<|tool_call_start|>", "<|tool_call_end|>", readPythonCalls),
+  read: between("<|tool_call_start|>", "<|tool_call_end|>", readPythonCalls, skipPythonCalls),
 };
 
 /** OLMo 3: one call per line between `<function_calls>` and `</function_calls>`. */
 export const olmo3: CallFormat = {
   starts: ["<function_calls>"],
-  read: between("<function_calls>", "</function_calls>", readPythonCalls),
+  read: between("<function_calls>", "</function_calls>", readPythonCalls, skipPythonCalls),
 };
-
-// Values of formats that write arguments as text without types, such as `<parameter=city>Paris</parameter>`.
-
-/** A call whose arguments have the types that the tool's schema declares. */
-export function callFromTexts(
-  name: string,
-  texts: readonly (readonly [key: string, text: string, isText?: boolean | undefined])[],
-  tools: readonly ToolDefinition[],
-): WrittenCall | string {
-  if (name === "") return "it has no name";
-  const properties = tools.find((tool) => tool.name === name)?.parameters?.properties;
-  const values = texts.map(([key, text, isText]): [string, unknown] => [
-    key,
-    (isText ?? isString(isObject(properties) ? own(properties, key) : undefined)) ? text : typedValue(text),
-  ]);
-  const keys = new Set(values.map(([key]) => key));
-  if (keys.size < values.length) return "it has a parameter twice";
-  return callFromValue({ name, arguments: Object.fromEntries(values) }, ["arguments"]);
-}
-
-const own = (properties: Record<string, unknown>, key: string) =>
-  Object.hasOwn(properties, key) ? properties[key] : undefined;
-
-/** Whether the schema allows only strings. */
-const isString = (schema: unknown): boolean => {
-  if (!isObject(schema)) return false;
-  const { type, enum: values } = schema;
-  if (type === undefined && Array.isArray(values)) return values.every((value) => typeof value === "string");
-  return type === "string" || (Array.isArray(type) && type.every((each) => each === "string"));
-};
-
-/** Templates write `True`, `False` and `None` where they print Python values. */
-const pythonValues = new Map<string, unknown>([
-  ["True", true],
-  ["False", false],
-  ["None", null],
-]);
-
-function typedValue(text: string): unknown {
-  const trimmed = text.trim();
-  if (pythonValues.has(trimmed)) return pythonValues.get(trimmed);
-  try {
-    return JSON.parse(trimmed);
-  } catch {
-    return /^[[{]/.test(trimmed) ? (readPythonValue(trimmed) ?? text) : text;
-  }
-}

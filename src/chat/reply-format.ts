@@ -1,57 +1,13 @@
-/** Parses a sequence of JSON values, for formats without an end mark. */
+/**
+ * What a reply format is: how a family of models writes thinking and tool calls. Also the readers that formats share.
+ *
+ * A mark inside a quoted string is text. So the end of a call is never the first closing mark after its beginning: the call's
+ * JSON, Python or elements are read over first (`Skip`), and the closing mark is expected after them.
+ */
 import { isDeepStrictEqual } from "node:util";
+import { memberText, parseJson, type Skipped, skipJson, skipSpace } from "../base/json.ts";
 import { isObject } from "../base/values.ts";
 import type { ReplyProblem, ToolDefinition } from "./messages.ts";
-
-/**
- * @param separator optional between two values
- * @returns the values up to the first text that is not JSON, that text, and the problem with it
- */
-export function readJsonValues(
-  whole: string,
-  separator: string,
-): { values: { value: unknown; text: string }[]; rest: string; problem?: string } {
-  const values: { value: unknown; text: string }[] = [];
-  let rest = whole.trim();
-  while (rest !== "") {
-    const end = endOfValue(rest);
-    const text = rest.slice(0, end);
-    try {
-      values.push({ value: JSON.parse(text), text });
-    } catch (error) {
-      return { values, rest, problem: `it is not JSON: ${error instanceof Error ? error.message : error}` };
-    }
-    rest = rest.slice(end).trimStart();
-    if (rest.startsWith(separator)) rest = rest.slice(separator.length).trimStart();
-  }
-  return { values, rest };
-}
-
-/** The text of a key's value in an object's text. Uses the first occurrence of the key. */
-function writtenValue(object: string, key: string): string | undefined {
-  const found = new RegExp(`"${key}"\\s*:\\s*`).exec(object);
-  if (found === null) return undefined;
-  const rest = object.slice(found.index + found[0].length);
-  return rest.slice(0, endOfValue(rest));
-}
-
-/** The end of the object or list at the start of the text; the text's end if it is not closed. */
-export function endOfValue(text: string): number {
-  let depth = 0;
-  let quoted = false;
-  for (let index = 0; index < text.length; index++) {
-    const character = text.charAt(index);
-    if (quoted) {
-      if (character === "\\") index++;
-      else if (character === '"') quoted = false;
-    } else if (character === '"') quoted = true;
-    else if (character === "{" || character === "[") depth++;
-    else if ((character === "}" || character === "]") && --depth <= 0) return index + 1;
-  }
-  return text.length;
-}
-
-// A reply format: how a family of models writes thinking and tool calls. Also what the formats share.
 
 /** A call as the model wrote it. Its id is assigned later. */
 export interface WrittenCall {
@@ -67,6 +23,8 @@ export interface WrittenCalls {
   content: string;
   calls: WrittenCall[];
   problems: ReplyProblem[];
+  /** `[start, end)` of each call in the text, also of malformed ones that are complete: marks inside are text. */
+  spans: [start: number, end: number][];
 }
 
 /**
@@ -121,59 +79,128 @@ export interface ReplyFormat {
 /** The thinking of most models. */
 export const thinkTags: ThinkingMarks = { open: "<think>", close: "</think>" };
 
+// Calls between marks.
+
 /** A call, several, or what is wrong with the text. */
 export type ReadBody = (body: string, tools: readonly ToolDefinition[]) => WrittenCall | WrittenCall[] | string;
 
-/** Calls between two marks, any number of them. */
+/** Reads over what a call consists of, from the end of its opening mark. */
+export type Skip = (text: string, from: number) => Skipped;
+
+/** Calls between two marks. */
+export interface CallMarks {
+  open: string;
+  close: string;
+  read: ReadBody;
+  skip: Skip;
+}
+
+/** Reading over text that turns out not to be a call is repeated for later calls, up to this many times the text's length. */
+const rereading = 8;
+
+/**
+ * Finds closing marks, in linear time.
+ *
+ * @returns the index of the mark and whether the call was read over, so that the mark is certain; -1 if there is none
+ */
+function createEndFinder(text: string) {
+  let budget = rereading * text.length;
+  return (from: number, { open, close, skip }: Omit<CallMarks, "read">): { end: number; certain: boolean } => {
+    const skipped: Skipped = budget > 0 ? skip(text, from) : { state: "other", end: from };
+    if (skipped.state === "cut") return { end: -1, certain: true };
+    if (skipped.state === "other") {
+      budget -= skipped.end - from;
+      return { end: text.indexOf(close, from), certain: false };
+    }
+    const next = skipSpace(text, skipped.end);
+    // The next call begins where this one should end.
+    if (text.startsWith(open, next)) return { end: -1, certain: true };
+    return { end: text.indexOf(close, next), certain: true };
+  };
+}
+
+/** Any number of calls between two marks, with other text around them. */
 export const between =
-  (open: string, close: string, readBody: ReadBody): ReadCalls =>
+  (open: string, close: string, read: ReadBody, skip: Skip = skipJson): ReadCalls =>
   (text, tools) => {
+    const found = noCalls();
     const content: string[] = [];
-    const calls: WrittenCall[] = [];
-    const problems: ReplyProblem[] = [];
+    const findEnd = createEndFinder(text);
     let from = 0;
     for (let start = text.indexOf(open); start >= 0; start = text.indexOf(open, from)) {
       content.push(text.slice(from, start));
-      const end = text.indexOf(close, start + open.length);
-      const whole = text.slice(start, end < 0 ? undefined : end + close.length);
-      from = start + whole.length;
-      const found = end < 0 ? undefined : readBody(text.slice(start + open.length, end), tools);
-      if (found === undefined) {
-        problems.push({ kind: "unclosed_tool_call", message: `a tool call has no ${close}`, text: whole });
-      } else if (typeof found === "string") problems.push(malformed(found, whole));
-      else calls.push(...[found].flat());
-      if (found === undefined || typeof found === "string") content.push(whole);
+      const inside = start + open.length;
+      const { end, certain } = findEnd(inside, { open, close, skip });
+      if (end < 0) {
+        // A call without its end lasts until the next call, if its own text is complete, else until the end of the text.
+        const skipped = certain ? skip(text, inside) : undefined;
+        from = skipped?.state === "whole" ? skipSpace(text, skipped.end) : text.length;
+        if (!text.startsWith(open, from)) from = text.length;
+        const whole = text.slice(start, from);
+        found.problems.push({ kind: "unclosed_tool_call", message: `a tool call has no ${close}`, text: whole });
+        if (certain) found.spans.push([start, from]);
+        content.push(whole);
+        continue;
+      }
+      from = end + close.length;
+      const call = read(text.slice(inside, end), tools);
+      if (certain || typeof call !== "string") found.spans.push([start, from]);
+      if (typeof call !== "string") found.calls.push(...[call].flat());
+      else {
+        found.problems.push(malformed(call, text.slice(start, from)));
+        content.push(text.slice(start, from));
+      }
     }
-    content.push(text.slice(from));
-    return { content: content.join(""), calls, problems };
+    found.content = [...content, text.slice(from)].join("");
+    return found;
   };
 
 /**
  * Calls inside a section with marks of its own, which are removed. A section that is not closed ends with the text, since some
  * models end the reply after the last call.
  */
-export const inSection =
-  (open: string, close: string, read: ReadCalls): ReadCalls =>
-  (text, tools) => {
-    const found: WrittenCalls = { content: "", calls: [], problems: [] };
+export function inSection(open: string, close: string, calls: CallMarks): ReadCalls {
+  const read = between(calls.open, calls.close, calls.read, calls.skip);
+  return (text, tools) => {
+    const found = noCalls();
+    const content: string[] = [];
     let from = 0;
     for (let start = text.indexOf(open); start >= 0; start = text.indexOf(open, from)) {
-      const end = text.indexOf(close, start + open.length);
-      const inside = text.slice(start + open.length, end < 0 ? undefined : end);
-      const { content, calls, problems } = read(inside, tools);
-      const isEmpty = content.trim() === "" && calls.length > 0;
+      const inside = start + open.length;
+      const after = skipCalls(text, inside, calls);
+      const end = after < 0 ? -1 : text.indexOf(close, after);
       const next = end < 0 ? text.length : end + close.length;
-      found.content += text.slice(from, start);
-      if (!isEmpty) found.content += open + content + text.slice(start + open.length + inside.length, next);
-      found.calls.push(...calls);
-      found.problems.push(...problems);
-      if (!isEmpty && problems.length === 0)
+      const section = read(text.slice(inside, end < 0 ? undefined : end), tools);
+      const isEmpty = section.content.trim() === "" && section.calls.length > 0;
+      content.push(text.slice(from, start));
+      if (!isEmpty) content.push(open, section.content, end < 0 ? "" : close);
+      found.calls.push(...section.calls);
+      found.problems.push(...section.problems);
+      if (end >= 0 || isEmpty) found.spans.push([start, next]);
+      else for (const [first, last] of section.spans) found.spans.push([first + inside, last + inside]);
+      if (!isEmpty && section.problems.length === 0) {
         found.problems.push(malformed("it is not a call", text.slice(start, next)));
+      }
       from = next;
     }
-    found.content += text.slice(from);
+    found.content = [...content, text.slice(from)].join("");
     return found;
   };
+}
+
+/** @returns the end of the calls that follow each other from `from` on; -1 if the last one is not complete */
+function skipCalls(text: string, from: number, { open, close, skip }: CallMarks): number {
+  let end = from;
+  for (;;) {
+    const at = skipSpace(text, end);
+    if (!text.startsWith(open, at)) return end;
+    const skipped = skip(text, at + open.length);
+    if (skipped.state === "cut") return -1;
+    const closed = text.indexOf(close, skipped.state === "whole" ? skipped.end : at + open.length);
+    if (closed < 0) return end;
+    end = closed + close.length;
+  }
+}
 
 /** For models whose own format is not that of the prompt: calls in the first format, else in the second one. */
 export const either = (first: CallFormat | undefined, second: CallFormat): CallFormat =>
@@ -187,6 +214,20 @@ export const either = (first: CallFormat | undefined, second: CallFormat): CallF
         },
       };
 
+export const noCalls = (content = ""): WrittenCalls => ({ content, calls: [], problems: [], spans: [] });
+
+export const malformed = (what: string, text: string): ReplyProblem => ({
+  kind: "malformed_tool_call",
+  message: `a tool call cannot be read: ${what}`,
+  text,
+});
+
+/** The first problem, or all calls. */
+export const allOrProblem = (calls: readonly (WrittenCall | string)[]): WrittenCall[] | string =>
+  calls.find((call) => typeof call === "string") ?? calls.filter((call) => typeof call !== "string");
+
+// Calls as JSON.
+
 /** `JSON.parse` accepts nesting that overflows the stack of recursive functions. */
 export const deepest = 100;
 
@@ -195,72 +236,122 @@ const isDeeperThan = (value: unknown, levels: number): boolean =>
   value !== null &&
   (levels === 0 || Object.values(value).some((part) => isDeeperThan(part, levels - 1)));
 
+type ArgumentsKey = "arguments" | "parameters";
+
 /**
  * One call from JSON such as `{"name": "add", "arguments": {"a": 1}}`.
  * @returns the problem as a message if it is not a call
  */
-export function callFromJson(json: string, ...argumentsKeys: ArgumentsKey[]): WrittenCall | string {
-  let value: unknown;
-  try {
-    value = JSON.parse(json);
-  } catch (error) {
-    return notJson(error);
-  }
-  return callFromValue(value, argumentsKeys, json);
+export function callFromJson(
+  json: string,
+  keys: readonly ArgumentsKey[],
+  tools: readonly ToolDefinition[],
+): WrittenCall | string {
+  const read = readJson(json);
+  return typeof read === "string" ? read : callFromValue(read.value, keys, json, tools);
 }
 
-export const notJson = (error: unknown) => `it is not JSON: ${error instanceof Error ? error.message : error}`;
+/** The value of a JSON text, or what is wrong with the text. */
+export function readJson(json: string): { value: unknown } | string {
+  try {
+    return { value: parseJson(json) };
+  } catch (error) {
+    return `it is not JSON: ${error instanceof Error ? error.message : error}`;
+  }
+}
 
-type ArgumentsKey = "arguments" | "parameters";
-
-/** @param written the JSON text of the value, if available */
-export function callFromValue(value: unknown, keys: readonly ArgumentsKey[], written = ""): WrittenCall | string {
+/**
+ * @param written the JSON text of the value, if available
+ * @param tools a call without arguments counts only for a tool that requires none
+ */
+export function callFromValue(
+  value: unknown,
+  keys: readonly ArgumentsKey[],
+  written = "",
+  tools: readonly ToolDefinition[] = [],
+): WrittenCall | string {
   if (!isObject(value)) return "it is not a JSON object";
   const { name, id } = value;
   const key = keys.find((each) => value[each] !== undefined) ?? keys[0] ?? "arguments";
   const given = value[key];
   if (typeof name !== "string" || name === "") return 'it has no "name"';
-  if (given === undefined) return `it has no "${key}"`;
+  const isMissing = given === undefined || given === null || given === "";
+  if (isMissing && !needsNoArguments(tools, name)) {
+    return given === undefined ? `it has no "${key}"` : `its "${key}" are not a JSON object`;
+  }
   // Some models write the arguments as a string that holds the JSON.
-  const parsed = typeof given === "string" ? parsedOrUndefined(given) : given;
+  const parsed = isMissing ? {} : typeof given === "string" ? parsedOrUndefined(given) : given;
   if (!isObject(parsed)) return `its "${key}" are not a JSON object`;
   if (isDeeperThan(parsed, deepest)) return `its "${key}" are nested more than ${deepest} levels deep`;
-  const text = typeof given === "string" ? given : writtenValue(written, key);
+  const text = isMissing ? undefined : typeof given === "string" ? given : memberTextOf(written, key);
   const exact = text !== undefined && isDeepStrictEqual(parsedOrUndefined(text), parsed);
   const writtenId = typeof id === "string" && id !== "" ? { writtenId: id } : {};
   return { name, arguments: parsed, argumentsText: exact ? text : JSON.stringify(parsed), ...writtenId };
 }
 
-/** A call whose name and arguments are separate texts. */
-export const callOfParts = (name: string, json: string): WrittenCall | string => {
-  let value: unknown;
-  try {
-    value = JSON.parse(json);
-  } catch (error) {
-    return notJson(error);
-  }
-  return callFromValue({ name, arguments: value }, ["arguments"], `"arguments":${json.trim()}`);
-};
+/** A call whose name and arguments are separate texts. Without any text, it has no arguments. */
+export function callOfParts(name: string, json: string, tools: readonly ToolDefinition[]): WrittenCall | string {
+  if (json.trim() === "" && needsNoArguments(tools, name)) return callFromValue({ name, arguments: {} }, ["arguments"]);
+  const read = readJson(json);
+  if (typeof read === "string") return read;
+  return callFromValue({ name, arguments: read.value }, ["arguments"], `{"arguments":${json}}`, tools);
+}
 
-/** The first problem, or all calls. */
-export const allOrProblem = (calls: readonly (WrittenCall | string)[]): WrittenCall[] | string =>
-  calls.find((call) => typeof call === "string") ?? calls.filter((call) => typeof call !== "string");
+/** Whether `{}` are valid arguments of the offered tool. */
+function needsNoArguments(tools: readonly ToolDefinition[], name: string): boolean {
+  const tool = tools.find((each) => each.name === name);
+  if (tool === undefined) return false;
+  const { required } = tool.parameters ?? {};
+  return !Array.isArray(required) || required.length === 0;
+}
+
+const memberTextOf = (object: string, key: string) => (object === "" ? undefined : memberText(object, key));
 
 function parsedOrUndefined(json: string): unknown {
   try {
-    return JSON.parse(json);
+    return parseJson(json);
   } catch {
     return undefined;
   }
 }
 
-export const malformed = (what: string, text: string): ReplyProblem => ({
-  kind: "malformed_tool_call",
-  message: `a tool call cannot be read: ${what}`,
-  text,
-});
+/**
+ * JSON values one after the other, for formats without an end mark.
+ *
+ * @param separator optional between two values
+ * @returns the values, where the text that is no longer JSON begins, and the problem with it
+ */
+export function readJsonValues(
+  text: string,
+  from: number,
+  separator: string,
+): { values: { value: unknown; text: string }[]; end: number; problem?: string } {
+  const values: { value: unknown; text: string }[] = [];
+  let end = skipSpace(text, from);
+  while (end < text.length) {
+    const skipped = skipJson(text, end);
+    const written = text.slice(end, skipped.state === "whole" ? skipped.end : undefined);
+    const read = readJson(written);
+    if (typeof read === "string") return { values, end, problem: read };
+    values.push({ value: read.value, text: written });
+    end = skipSpace(text, skipped.end);
+    if (text.startsWith(separator, end)) end = skipSpace(text, end + separator.length);
+  }
+  return { values, end };
+}
 
-// Reads elements such as `<parameter=city>Paris</parameter>` from a text.
+/** Reads over what `readJsonValues` reads. */
+export const skipJsonValues: Skip = (text, from) => {
+  let skipped = skipJson(text, from);
+  while (skipped.state === "whole") {
+    const next = skipSpace(text, skipped.end);
+    if (text.charAt(next) !== "{") return skipped;
+    skipped = skipJson(text, next);
+  }
+  return skipped;
+};
+
+// Elements such as `<function=add><parameter=a>1</parameter></function>`, whose values cannot contain their own closing mark.
 
 /** An opening text that ends in a name: `before` + name + `after`. */
 export interface NamedTag {
@@ -269,27 +360,41 @@ export interface NamedTag {
   close: string;
 }
 
-/**
- * The elements that the text consists of, in order, with nothing but white space between them.
- *
- * @returns what is wrong if the text has anything else
- */
-export function readTags(text: string, tag: NamedTag): [name: string, content: string][] | string {
-  const found: [string, string][] = [];
-  let at = 0;
-  for (;;) {
-    const start = text.indexOf(tag.before, at);
-    const skipped = text.slice(at, start < 0 ? undefined : start);
-    if (skipped.trim() !== "") return `${JSON.stringify(skipped.trim().slice(0, 40))} is outside of ${tag.before}`;
-    if (start < 0) return found;
-    const nameEnd = text.indexOf(tag.after, start + tag.before.length);
-    if (nameEnd < 0) return `${tag.before} is not closed`;
-    const from = nameEnd + tag.after.length;
-    const end = text.indexOf(tag.close, from);
-    if (end < 0) return `${tag.close} is missing`;
-    found.push([text.slice(start + tag.before.length, nameEnd).trim(), text.slice(from, end)]);
-    at = end + tag.close.length;
+interface ReadElement extends Skipped {
+  name: string;
+  parameters: [name: string, text: string][];
+  problem: string;
+}
+
+/** One element with parameters and nothing else in it but white space. */
+export function readElement(text: string, from: number, element: NamedTag, parameter: NamedTag): ReadElement {
+  const parameters: [string, string][] = [];
+  let name = "";
+  let at = skipSpace(text, from);
+  const result = (state: Skipped["state"], end: number, problem = ""): ReadElement => ({
+    ...{ state, end, name, parameters, problem },
+  });
+  const isCut = (mark: string) => mark.startsWith(text.slice(at));
+  if (!text.startsWith(element.before, at)) {
+    const problem = `${JSON.stringify(text.slice(at, at + 40).trim())} is outside of ${element.before}`;
+    return result(isCut(element.before) ? "cut" : "other", at, problem);
   }
+  const nameEnd = text.indexOf(element.after, at);
+  if (nameEnd < 0) return result("cut", text.length, `${element.before} is not closed`);
+  name = text.slice(at + element.before.length, nameEnd).trim();
+  at = skipSpace(text, nameEnd + element.after.length);
+  while (text.startsWith(parameter.before, at)) {
+    const keyEnd = text.indexOf(parameter.after, at);
+    if (keyEnd < 0) return result("cut", text.length, `${parameter.before} is not closed`);
+    const start = keyEnd + parameter.after.length;
+    const end = text.indexOf(parameter.close, start);
+    if (end < 0) return result("cut", text.length, `${parameter.close} is missing`);
+    parameters.push([text.slice(at + parameter.before.length, keyEnd).trim(), text.slice(start, end)]);
+    at = skipSpace(text, end + parameter.close.length);
+  }
+  if (text.startsWith(element.close, at)) return result("whole", at + element.close.length);
+  if (isCut(parameter.before) || isCut(element.close)) return result("cut", text.length, `${element.close} is missing`);
+  return result("other", at, `${JSON.stringify(text.slice(at, at + 40).trim())} is outside of ${parameter.before}`);
 }
 
 /** Templates put values on lines of their own. */

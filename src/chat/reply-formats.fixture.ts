@@ -99,16 +99,27 @@ export function replay({ name, renderings }: RecordedModel, { decode }: Tokenize
   let last: number[] = [];
   for (const [key, same, ids] of renderings) {
     if (ids !== null) last = [...last.slice(0, same), ...ids];
-    texts.set(key, ids === null ? null : decode(last));
+    texts.set(keyOf(JSON.parse(key)), ids === null ? null : decode(last));
   }
   return (messages, options) => {
-    const key = JSON.stringify([messages, options]);
+    const key = keyOf([messages, options]);
     const text = texts.get(key);
     if (text === undefined) throw new Error(`${name}: no recorded rendering of ${key}; run the recorder again`);
     if (text === null) throw new UserError(`the template of ${name} refuses these messages`);
-    return text;
+    const [start] = randomMark.exec(JSON.stringify(messages)) ?? [];
+    return start === undefined ? text : text.replaceAll("Qz7", start);
   };
 }
+
+/** The beginning of the marks that `bridge` renders in place of replies. Those of the recorder begin with `Qz7`. */
+const randomMark = /Qz[a-z]{16}(?=reply7zQ|thinking\d+7zQ)/;
+
+/** Templates do not get the text of the arguments. */
+const keyOf = (asked: unknown) =>
+  JSON.stringify(asked, (key, value: unknown) => (key === "argumentsText" ? undefined : value)).replaceAll(
+    new RegExp(randomMark, "g"),
+    "Qz7",
+  );
 
 /** The chat of a recorded model, or, in the recorder, of a real one. */
 export function recordedChat(

@@ -1,6 +1,7 @@
 import { isDeepStrictEqual } from "node:util";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { parseJson } from "../base/json.ts";
 import { nightly } from "../nightly.fixture.ts";
 import { parseReply } from "./chat.ts";
 import type { ToolDefinition } from "./messages.ts";
@@ -237,10 +238,40 @@ const write: Record<keyof typeof formats, (calls: Call[]) => string> = {
   llama3: (calls) => calls.map((call) => json({ name: call.name, parameters: call.arguments })).join("; "),
 };
 
-/** Texts without what ends a value in one of the formats: no format can quote its own marks. */
+/** Marks of all formats, which the arguments of each format may quote. */
+const quotedMarks = [
+  ...Object.values<ReplyFormat>(formats).flatMap(({ calls, thinking, ends }) => [
+    ...(calls?.starts ?? []),
+    ...(thinking ? [thinking.open, thinking.close] : []),
+    ...(ends ?? []),
+  ]),
+  ..."</tool_call> </TOOLCALL> </tool_calls> <tool_call|> <|call|> <|end|> <|start|>assistant </function_calls> <|tool_call_end|>".split(
+    " ",
+  ),
+  ..."<｜tool▁call▁end｜> <｜tool▁calls▁end｜> <|tool_calls_section_end|> <|/tool_call|> <|python_end|> [ARGS] ```json ``` ;".split(
+    " ",
+  ),
+  ..."</function> <function=f> <parameter=x> </minimax:tool_call> </｜DSML｜function_calls> </seed:tool_call> <arg_key>".split(
+    " ",
+  ),
+  ...[hermes, pythonCalls].flatMap((each) => each([{ name: "find", arguments: { text: "x" } }])),
+];
+
+/** What ends a value in the formats that cannot quote it. */
+const unquotable: Partial<Record<keyof typeof formats, RegExp>> = {
+  gemma4: /<\|"\|>/,
+  minimax_m2: /<\/parameter>/,
+  deepseek_v32: /<\/｜DSML｜parameter>/,
+  // Values stand on lines of their own.
+  seed_oss: /<\/parameter>|\n$|^\n/,
+  qwen3_coder: /<\/parameter>|\n$|^\n/,
+  glm: /<\/arg_value>/,
+};
+
+const letters = fc.string({ unit: fc.constantFrom(..."abZ09 é漢🎉\n\t\"'\\{}[]():,=<>/|_-.&#") });
 const value = fc
-  .string({ unit: fc.constantFrom(..."abZ09 é漢🎉\n\t\"'\\{}[]():,=<>/|_-.&#") })
-  .filter((text) => !/<[/|｜]|\|>|\n$|^\n/.test(text));
+  .array(fc.oneof(letters, fc.constantFrom(...quotedMarks)), { maxLength: 5 })
+  .map((parts) => parts.join(""));
 const tools: ToolDefinition[] = [
   { name: "find", parameters: { type: "object", properties: { text: { type: "string" }, other: {} } } },
   { name: "now_2" },
@@ -249,25 +280,48 @@ const nested = fc
   .jsonValue({ maxDepth: 3, stringUnit: fc.constantFrom(..."aé \"'\\{}[]:,") })
   // Formats without types write a text like any other value.
   .filter((each) => typeof each !== "string" && !json(each).includes("-0") && !/__proto__|\|/.test(json(each)));
-const call: fc.Arbitrary<Call> = fc.oneof(
-  fc.record({ name: fc.constant("find"), arguments: fc.record({ text: value, other: nested }, { requiredKeys: [] }) }),
-  fc.constant({ name: "now_2", arguments: {} }),
-);
+const callIn = (name: string): fc.Arbitrary<Call> => {
+  const ending = unquotable[name as keyof typeof formats];
+  const text = value.filter((each) => !ending?.test(each));
+  return fc.oneof(
+    fc.record({ name: fc.constant("find"), arguments: fc.record({ text, other: nested }, { requiredKeys: [] }) }),
+    fc.constant({ name: "now_2", arguments: {} }),
+  );
+};
+const numRuns = nightly ? 2000 : 100;
 
 describe.each(Object.entries<ReplyFormat>(formats))("%s", (name, format) => {
   const read = (text: string) => parseReply(text, format, { thinking: false, tools, callId: String });
   const written = write[name as keyof typeof formats];
+  const call = callIn(name);
 
   test("reads what is written", () => {
     fc.assert(
       fc.property(fc.array(call, { minLength: 1, maxLength: 3 }), (calls) => {
         const { toolCalls, content, problems } = read(written(calls));
         const found = toolCalls.map((each) => ({ name: each.name, arguments: JSON.parse(json(each.arguments)) }));
-        expect(found).toEqual(JSON.parse(json(calls)));
+        // Integers beyond 2^53 are their digits.
+        expect(found).toEqual(parseJson(json(calls)));
         expect([content, problems]).toEqual(["", []]);
-        for (const each of toolCalls) expect(JSON.parse(each.argumentsText!)).toEqual(each.arguments);
+        for (const each of toolCalls) expect(parseJson(each.argumentsText!)).toEqual(each.arguments);
       }),
-      { numRuns: 60, seed: 5 },
+      { numRuns, seed: 5 },
+    );
+  });
+
+  test("thinking before calls ends at its own mark, and calls without thinking have none", () => {
+    const { thinking: marks, split } = format;
+    if (marks === undefined || split) return;
+    fc.assert(
+      fc.property(fc.array(call, { minLength: 1, maxLength: 2 }), fc.boolean(), (calls, begun) => {
+        const thought = `${begun ? "" : marks.open}\nplan\n${marks.close}\n\n${written(calls)}`;
+        const after = parseReply(thought, format, { thinking: begun, tools, callId: String });
+        const alone = read(written(calls));
+        expect([after.reasoning, after.content, after.problems]).toEqual(["plan", "", []]);
+        expect([alone.reasoning, alone.content, alone.problems]).toEqual([undefined, "", []]);
+        expect(after.toolCalls).toEqual(alone.toolCalls);
+      }),
+      { numRuns, seed: 5 },
     );
   });
 
@@ -279,8 +333,11 @@ describe.each(Object.entries<ReplyFormat>(formats))("%s", (name, format) => {
         (calls, part) => {
           const text = written(calls);
           const half = text.slice(0, Math.floor(text.length * part));
-          const { toolCalls, content, reasoning } = read(half);
+          const { toolCalls, content, reasoning, problems } = read(half);
           if (toolCalls.length === 0 && reasoning === undefined) expect(content.trim()).toBe(half.trim());
+          const { open = "\0", close = "\0" } = format.thinking ?? {};
+          if (!half.includes(open) && !half.includes(close) && half.length === text.length)
+            expect(problems).toEqual([]);
           expect(toolCalls.length).toBeLessThanOrEqual(calls.length);
         },
       ),

@@ -1,9 +1,13 @@
 /**
- * DeepSeek V3 and R1 write `<｜tool▁call▁begin｜>function<｜tool▁sep｜>add` and the arguments as a block of JSON, V3.1 writes
- * `<｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 1}`. Both are in one section.
+ * The reply formats of model families, by the name that `rollout_engine.renderer_name` gives them: what each one's thinking and
+ * tool calls look like, and the text of a template by which it is detected. The table is at the end.
  */
+import { itemTexts, parseJson, type Skipped, skipJson, skipSpace } from "../base/json.ts";
 import { isObject } from "../base/values.ts";
-import { callFromTexts, lfm2, llama4, olmo3 } from "./python-calls.ts";
+import { callFromTexts } from "./argument-types.ts";
+import { harmony } from "./harmony.ts";
+import type { ToolDefinition } from "./messages.ts";
+import { lfm2, llama4, olmo3 } from "./python-calls.ts";
 import {
   allOrProblem,
   between,
@@ -12,52 +16,436 @@ import {
   callFromValue,
   callOfParts,
   deepest,
-  endOfValue,
   inSection,
   malformed,
-  notJson,
+  type NamedTag,
+  noCalls,
   type ReadBody,
   type ReadCalls,
   type ReplyFormat,
+  readElement,
+  readJson,
   readJsonValues,
-  readTags,
-  type SplitReply,
+  type Skip,
+  skipJsonValues,
   type ThinkingMarks,
   thinkTags,
   type WrittenCall,
-  type WrittenCalls,
   withoutLineEnds,
 } from "./reply-format.ts";
 
-const deepseekSeparator = "<｜tool▁sep｜>";
-const deepseekBegin = "<｜tool▁calls▁begin｜>";
-const fence = "```";
+// JSON between marks.
 
-const readDeepseekCall: ReadBody = (body) => {
-  const at = body.indexOf(deepseekSeparator);
-  if (at < 0) return `it has no ${deepseekSeparator}`;
-  const before = body.slice(0, at).trim();
-  const after = body.slice(at + deepseekSeparator.length);
-  const block = after.indexOf(`${fence}json`);
-  if (before !== "function" || block < 0) return named(before, after);
-  const end = after.indexOf(fence, block + fence.length);
-  return named(after.slice(0, block).trim(), after.slice(block + `${fence}json`.length, end < 0 ? undefined : end));
+/**
+ * Hermes, Qwen2.5, Qwen3, SmolLM3, Granite 4: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them.
+ *
+ * @example
+ * hermes.read('Let me see.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>', []);
+ * // content "Let me see.", one call
+ */
+export const hermes: CallFormat = {
+  starts: ["<tool_call>"],
+  read: between("<tool_call>", "</tool_call>", (body, tools) => callFromJson(body, ["arguments"], tools)),
 };
 
-const named = (name: string, json: string) => (name === "" ? "it has no name" : callOfParts(name, json));
+/** A list of calls in JSON, each `{"name": ..., "arguments": {...}}`, or one of them. */
+const readList: ReadBody = (body, tools) => {
+  const read = readJson(body);
+  if (typeof read === "string") return read;
+  const { value } = read;
+  if (!Array.isArray(value) && !isObject(value)) return "it is not a list";
+  const texts = Array.isArray(value) ? itemTexts(body) : [body];
+  return allOrProblem(texts.map((text) => callFromJson(text, ["arguments", "parameters"], tools)));
+};
 
-const deepseekCall = between("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", readDeepseekCall);
+/** Nemotron Nano 2: `<TOOLCALL>[...]</TOOLCALL>`. */
+const nemotron: CallFormat = {
+  starts: ["<TOOLCALL>"],
+  read: between("<TOOLCALL>", "</TOOLCALL>", readList),
+};
 
+/** MiniMax M1: `<tool_calls>` and one call in JSON per line. */
+const minimaxM1: CallFormat = {
+  starts: ["<tool_calls>"],
+  read: between(
+    "<tool_calls>",
+    "</tool_calls>",
+    (body, tools) => {
+      const { values, problem } = readJsonValues(body, 0, "\n");
+      return problem ?? allOrProblem(values.map(({ text }) => callFromJson(text, ["arguments"], tools)));
+    },
+    skipJsonValues,
+  ),
+};
+
+/** Lists, each after a mark and, in some models, before another mark. Otherwise a list ends where its JSON ends. */
+const afterMark =
+  (open: string, close: string): ReadCalls =>
+  (text, tools) => {
+    const found = noCalls();
+    let from = 0;
+    for (let at = text.indexOf(open); at >= 0; at = text.indexOf(open, from)) {
+      const start = at + open.length;
+      const { state, end } = skipJson(text, start);
+      // Text that is not JSON lasts until the next call.
+      const next = state === "whole" ? end : text.indexOf(open, start);
+      const last = next < 0 ? text.length : next;
+      const calls = readList(text.slice(start, last), tools);
+      const closed = state === "whole" ? skipSpace(text, last) : text.indexOf(close, start);
+      found.content += text.slice(from, at);
+      from = text.startsWith(close, closed) ? closed + close.length : last;
+      if (typeof calls !== "string") found.calls.push(...[calls].flat());
+      else {
+        found.problems.push(malformed(calls, text.slice(at, from)));
+        found.content += text.slice(at, from);
+      }
+      if (state !== "other") found.spans.push([at, from]);
+    }
+    found.content += text.slice(from);
+    return found;
+  };
+
+/** Phi-4-mini and Granite 3: `<|tool_call|>[...]`, closed by `<|/tool_call|>` in Phi. */
+const phi4: CallFormat = { starts: ["<|tool_call|>"], read: afterMark("<|tool_call|>", "<|/tool_call|>") };
+
+const graniteTag = afterMark("<tool_call>", "</tool_call>");
+
+/** Granite 3.1 to 3.3: `<tool_call>[...]`, or as Granite 3.0. The first mark says which. */
+const granite: CallFormat = {
+  starts: ["<|tool_call|>", "<tool_call>"],
+  read(text, tools) {
+    const [bar, tag] = [text.indexOf("<|tool_call|>"), text.indexOf("<tool_call>")];
+    return bar >= 0 && (tag < 0 || bar < tag) ? phi4.read(text, tools) : graniteTag(text, tools);
+  },
+};
+
+/**
+ * Llama 3: the whole reply is `{"name": ..., "parameters": {...}}`, or several of them separated by semicolons, optionally after
+ * `<|python_tag|>`.
+ */
+export const llama3: CallFormat = {
+  starts: ["{", "<|python_tag|>"],
+  read(text, tools) {
+    const tag = "<|python_tag|>";
+    const start = skipSpace(text, 0);
+    const tagged = text.startsWith(tag, start);
+    const from = tagged ? start + tag.length : start;
+    if (!tagged && !text.startsWith("{", from)) return noCalls(text);
+    const { values, problem } = readJsonValues(text, from, ";");
+    const calls = values.map(({ text: one }) => callFromJson(one, ["parameters", "arguments"], tools));
+    const wrong = problem ?? (calls.length === 0 ? "nothing follows" : calls.find((call) => typeof call === "string"));
+    // All or nothing, since other JSON may be the answer itself.
+    if (wrong === undefined) {
+      return { ...noCalls(), calls: calls.filter((call) => typeof call !== "string"), spans: [[0, text.length]] };
+    }
+    const meant = tagged || /"(name|parameters)"\s*:/.test(text);
+    return { ...noCalls(text), problems: meant ? [malformed(wrong, text)] : [] };
+  },
+};
+
+// A name and JSON between marks.
+
+/** Reads over a header, JSON, and what may follow the JSON. */
+const skipHeaded =
+  (header: RegExp, tail = /\s*/y): Skip =>
+  (text, from) => {
+    header.lastIndex = from;
+    if (!header.test(text)) return { state: "other", end: from };
+    const skipped = skipJson(text, header.lastIndex);
+    if (skipped.state !== "whole") return skipped;
+    tail.lastIndex = skipped.end;
+    return { state: "whole", end: tail.test(text) ? tail.lastIndex : skipped.end };
+  };
+
+/**
+ * Mistral: `[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or, since version 11 of its tokenizer, `[TOOL_CALLS]name[ARGS]{...}`
+ * each. Text after a call is kept.
+ */
+export const mistral: CallFormat = {
+  starts: ["[TOOL_CALLS]"],
+  read(text, tools) {
+    const mark = "[TOOL_CALLS]";
+    const found = noCalls();
+    let from = 0;
+    for (let at = text.indexOf(mark); at >= 0; at = text.indexOf(mark, from)) {
+      found.content += text.slice(from, at);
+      const { calls, end, cut } = readMistral(text, at + mark.length, tools);
+      const next = text.indexOf(mark, end);
+      from = typeof calls === "string" ? (cut || next < 0 ? text.length : next) : end;
+      if (typeof calls !== "string") found.calls.push(...calls);
+      else {
+        found.problems.push(malformed(calls, text.slice(at, from)));
+        found.content += text.slice(at, from);
+      }
+      if (typeof calls !== "string" || cut) found.spans.push([at, from]);
+    }
+    found.content += text.slice(from);
+    return found;
+  },
+};
+
+/** @returns the calls or what is wrong, their end, and whether the text ended inside of them */
+function readMistral(text: string, from: number, tools: readonly ToolDefinition[]) {
+  const header = /\s*([\w.-]+)\s*(?:\[CALL_ID\]([^[]*))?\[ARGS\]/y;
+  header.lastIndex = from;
+  const [whole, name, id] = header.exec(text) ?? [];
+  const start = from + (whole?.length ?? 0);
+  const { values, end } = jsonValues(text, start, ",");
+  const isText = values.length > 0 && !/[[{"]/.test(text.charAt(end));
+  // After a call, the model may go on with text, but half a call is none.
+  if (end < text.length && !isText && !text.startsWith("[TOOL_CALLS]", end)) {
+    const read = readJson(text.slice(end));
+    const problem = typeof read === "string" ? read : "it is not a call";
+    return { calls: problem, end, cut: skipJson(text, end).state === "cut" };
+  }
+  if (values.length > 0) {
+    const calls = values.map((written) =>
+      name === undefined
+        ? readList(written, tools)
+        : callFromValue({ name, id, arguments: parsed(written) }, ["arguments"], `{"arguments":${written}}`, tools),
+    );
+    return { calls: allOrProblem(calls.flat()), end, cut: false };
+  }
+  const empty = name === undefined ? "nothing follows" : callOfParts(name, "", tools);
+  if (typeof empty === "string") return { calls: "nothing follows", end, cut: false };
+  return { calls: [id ? { ...empty, writtenId: id } : empty], end, cut: false };
+}
+
+const parsed = (json: string) => {
+  const read = readJson(json);
+  return typeof read === "string" ? undefined : read.value;
+};
+
+/** The texts of JSON values, until the text is something else. */
+function jsonValues(text: string, from: number, separator: string): { values: string[]; end: number } {
+  const values: string[] = [];
+  let end = skipSpace(text, from);
+  for (;;) {
+    const skipped = skipJson(text, end);
+    const written = text.slice(end, skipped.end);
+    if (skipped.state !== "whole" || typeof readJson(written) === "string") return { values, end };
+    values.push(written);
+    end = skipSpace(text, skipped.end);
+    if (text.startsWith(separator, end)) end = skipSpace(text, end + separator.length);
+  }
+}
+
+const mistralThinking: ThinkingMarks = { open: "[THINK]", close: "[/THINK]" };
+
+/** Its templates refuse ids of another length. */
+const mistralCallId = (id: string, _name: string, index: number) =>
+  /^[a-zA-Z0-9]{9}$/.test(id) ? id : `call${index.toString(36).padStart(5, "0")}`;
+
+/**
+ * DeepSeek V3 and R1 write `<｜tool▁call▁begin｜>function<｜tool▁sep｜>add` and the arguments as a block of JSON, V3.1 writes
+ * `<｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 1}`. Both are in one section.
+ */
 const deepseek: CallFormat = {
-  starts: [deepseekBegin],
-  read: inSection(deepseekBegin, "<｜tool▁calls▁end｜>", deepseekCall),
+  starts: ["<｜tool▁calls▁begin｜>"],
+  read: inSection("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", {
+    open: "<｜tool▁call▁begin｜>",
+    close: "<｜tool▁call▁end｜>",
+    skip: skipHeaded(/[^<{]*<｜tool▁sep｜>(?:[^\n{`]*\n)?\s*(?:```json)?/y, /\s*(?:```)?/y),
+    read(body, tools) {
+      const separator = "<｜tool▁sep｜>";
+      const at = body.indexOf(separator);
+      if (at < 0) return `it has no ${separator}`;
+      const before = body.slice(0, at).trim();
+      const after = body.slice(at + separator.length);
+      const fenced = /^([^`{]*)```json/.exec(after);
+      if (before !== "function" || fenced === null) return namedCall(before, after, tools);
+      const json = after.slice(fenced[0].length).trim();
+      return namedCall((fenced[1] ?? "").trim(), json.replace(/```$/, ""), tools);
+    },
+  }),
 };
+
+const namedCall = (name: string, json: string, tools: readonly ToolDefinition[]) =>
+  name === "" ? "it has no name" : callOfParts(name, json, tools);
+
+/** Kimi K2: `<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>` in a section. */
+const kimiK2: CallFormat = {
+  starts: ["<|tool_calls_section_begin|>"],
+  read: inSection("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", {
+    open: "<|tool_call_begin|>",
+    close: "<|tool_call_end|>",
+    skip: skipHeaded(/[^<{]*<\|tool_call_argument_begin\|>/y),
+    read(body, tools) {
+      const separator = "<|tool_call_argument_begin|>";
+      const at = body.indexOf(separator);
+      if (at < 0) return `it has no ${separator}`;
+      const id = body.slice(0, at).trim();
+      const name = kimiName(id, tools);
+      if (name === undefined) return id === "" ? "it has no name" : `${JSON.stringify(id)} does not name a tool`;
+      const call = callOfParts(name, body.slice(at + separator.length), tools);
+      return typeof call === "string" ? call : { ...call, writtenId: id };
+    },
+  }),
+};
+
+/**
+ * The tool that an id names. `functions.add:0` and `add:0` name any tool. Clients and servers also send the ids back with `_` in
+ * place of other characters or without them, and the model repeats such ids: these name only tools that are offered.
+ */
+function kimiName(id: string, tools: readonly ToolDefinition[]): string | undefined {
+  const [, name] = /^(?:functions\.)?(.*?)(?::\d+)?$/s.exec(id) ?? [];
+  const isOffered = (each: string | undefined) => tools.some((tool) => tool.name === each);
+  if (name === undefined || name === "" || isOffered(name)) return name || undefined;
+  if (isOffered(id)) return id;
+  const alike = tools.filter((tool) =>
+    ["_", "-", ""].some((other) => {
+      const written = tool.name.replace(/[^\w-]/g, other);
+      const rest = id.startsWith(`functions${other}${written}`)
+        ? id.slice(`functions${other}${written}`.length)
+        : id.startsWith(written)
+          ? id.slice(written.length)
+          : undefined;
+      return rest !== undefined && /^[_:-]?\d*$/.test(rest);
+    }),
+  );
+  // The longest name, since `add_2` may be the tool add_2 or the third call of add.
+  const [first, second] = alike.sort((left, right) => right.name.length - left.name.length);
+  if (first !== undefined && first.name.length !== second?.name.length) return first.name;
+  return /^(functions\.)?[^:]*[^\d:][^:]*(:\d+)?$/.test(id) ? name : undefined;
+}
+
+/** The results of calls refer to these ids, which count the calls of a conversation. */
+const kimiCallId = (id: string, name: string, index: number) =>
+  /^functions\..+:\d+$/.test(id) ? id : `functions.${name}:${index}`;
+
+// Elements.
+
+/** Calls in elements between two marks. */
+const elementsBetween = (open: string, close: string): ReadCalls =>
+  between(open, close, readFunction, (text, from) => readElement(text, from, functionTag, parameterTag));
+
+const functionTag: NamedTag = { before: "<function=", after: ">", close: "</function>" };
+const parameterTag: NamedTag = { before: "<parameter=", after: ">", close: "</parameter>" };
+
+function readFunction(body: string, tools: readonly ToolDefinition[]): WrittenCall | string {
+  const { state, end, name, parameters, problem } = readElement(body, 0, functionTag, parameterTag);
+  if (state !== "whole") return problem;
+  const rest = body.slice(end).trim();
+  if (rest !== "") return `${JSON.stringify(rest.slice(0, 40))} follows the function`;
+  const texts = parameters.map(([key, text]) => [key, withoutLineEnds(text)] as const);
+  return callFromTexts(name, texts, tools);
+}
+
+/** Qwen3-Coder, Qwen3.5, Nemotron 3: `<tool_call><function=add><parameter=a>1</parameter></function></tool_call>`. */
+const qwen3Coder: CallFormat = { starts: ["<tool_call>"], read: elementsBetween("<tool_call>", "</tool_call>") };
+
+/** Seed-OSS has the same elements with other marks. */
+const seed: CallFormat = {
+  starts: ["<seed:tool_call>"],
+  read: elementsBetween("<seed:tool_call>", "</seed:tool_call>"),
+};
+
+/**
+ * `<invoke name="add"><parameter name="a">1</parameter></invoke>` in a section: MiniMax M2, and DeepSeek V3.2 and V4, which write
+ * `｜DSML｜` in each tag and say which parameters are strings.
+ */
+function invocations(prefix: string, section: string): ReadCalls {
+  const invoke = { before: `<${prefix}invoke name="`, after: '">', close: `</${prefix}invoke>` };
+  const parameter = { before: `<${prefix}parameter name="`, after: ">", close: `</${prefix}parameter>` };
+  return inSection(`<${prefix}${section}>`, `</${prefix}${section}>`, {
+    open: invoke.before,
+    close: invoke.close,
+    skip(text, from) {
+      const read = readElement(text, from - invoke.before.length, invoke, parameter);
+      return read.state === "whole" ? { state: "whole", end: read.end - invoke.close.length } : read;
+    },
+    read(body, tools) {
+      const read = readElement(`${invoke.before}${body}${invoke.close}`, 0, invoke, parameter);
+      if (read.state !== "whole") return read.problem;
+      // The name of a parameter is read up to `>`: a quotation mark and, in DeepSeek's form, an attribute follow.
+      const texts = read.parameters.map(([head, text]) => {
+        const quote = head.indexOf('"');
+        const isText = /string="(true|false)"/.exec(head.slice(Math.max(quote, 0)))?.[1];
+        return [
+          quote < 0 ? head : head.slice(0, quote),
+          text,
+          isText === undefined ? undefined : isText === "true",
+        ] as const;
+      });
+      return callFromTexts(read.name, texts, tools);
+    },
+  });
+}
+
+const minimax: CallFormat = { starts: ["<minimax:tool_call>"], read: invocations("", "minimax:tool_call") };
+
+const dsmlCalls = invocations("｜DSML｜", "tool_calls");
+const dsmlFunctionCalls = invocations("｜DSML｜", "function_calls");
+
+const deepseekV32: CallFormat = {
+  starts: ["<｜DSML｜"],
+  read(text, tools) {
+    const [calls, functions] = [text.indexOf("<｜DSML｜tool_calls>"), text.indexOf("<｜DSML｜function_calls>")];
+    return calls >= 0 && (functions < 0 || calls < functions) ? dsmlCalls(text, tools) : dsmlFunctionCalls(text, tools);
+  },
+};
+
+// GLM 4.5 and later: `<tool_call>add<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>`.
+
+interface GlmCall extends Skipped {
+  name: string;
+  texts: [key: string, text: string][];
+}
+
+function readGlm(text: string, from: number): GlmCall {
+  const head = /\s*([^\s<{]+)\s*(?=<|$)/y;
+  const key = /\s*<arg_key>/y;
+  head.lastIndex = from;
+  const name = head.exec(text)?.[1] ?? "";
+  const texts: [string, string][] = [];
+  const result = (state: Skipped["state"], end: number): GlmCall => ({ state, end, name, texts });
+  if (name === "") return result("other", from);
+  let at = head.lastIndex;
+  for (;;) {
+    key.lastIndex = at;
+    if (!key.test(text)) break;
+    const keyEnd = text.indexOf("</arg_key>", key.lastIndex);
+    if (keyEnd < 0) return result("cut", text.length);
+    const start = skipSpace(text, keyEnd + "</arg_key>".length);
+    if (!text.startsWith("<arg_value>", start))
+      return result("<arg_value>".startsWith(text.slice(start)) ? "cut" : "other", start);
+    const end = text.indexOf("</arg_value>", start);
+    if (end < 0) return result("cut", text.length);
+    texts.push([text.slice(key.lastIndex, keyEnd).trim(), text.slice(start + "<arg_value>".length, end)]);
+    at = end + "</arg_value>".length;
+  }
+  const next = skipSpace(text, at);
+  return result(next < text.length ? "whole" : "cut", next);
+}
+
+const glm: CallFormat = {
+  starts: ["<tool_call>"],
+  read: between(
+    "<tool_call>",
+    "</tool_call>",
+    (body, tools) => {
+      const { state, end, name, texts } = readGlm(body, 0);
+      if (name === "") return `${JSON.stringify(body.trim().slice(0, 40))} is not a name`;
+      if (state === "other" || end < body.length) return "a <arg_key> has no value";
+      return callFromTexts(name, texts, tools);
+    },
+    readGlm,
+  ),
+};
+
+/** Its turns have no end: the model ends a reply with the header of the next turn. */
+const glmEnds = ["<|user|>", "<|observation|>"];
 
 // Gemma 4: `<|tool_call>call:add{a:1,city:<|"|>Paris<|"|>}<tool_call|>`, any number of them.
 
 const gemma4: CallFormat = {
   starts: ["<|tool_call>"],
-  read: between("<|tool_call>", "<tool_call|>", readGemmaCall),
+  read: between("<|tool_call>", "<tool_call|>", readGemma, (text, from) => {
+    const read = readGemmaCall(text, from);
+    return "problem" in read
+      ? { state: read.end >= text.length ? "cut" : "other", end: read.end }
+      : { state: "whole", end: read.end };
+  }),
 };
 
 const gemma4Thinking: ThinkingMarks = { open: "<|channel>thought", close: "<channel|>" };
@@ -65,27 +453,44 @@ const gemma4Thinking: ThinkingMarks = { open: "<|channel>thought", close: "<chan
 /** After a call, the model ends its reply with the header of the result. */
 const gemma4Result = "<|tool_response>";
 
-const quote = '<|"|>';
+function readGemma(body: string): WrittenCall | string {
+  const read = readGemmaCall(body, 0);
+  if ("problem" in read) return read.problem;
+  if (body.slice(read.end).trim() !== "") return "text follows the arguments";
+  return callFromValue({ name: read.name, arguments: read.value }, ["arguments"]);
+}
 
-class NotGemma extends Error {}
+class NotGemma extends Error {
+  readonly at: number;
 
-function readGemmaCall(body: string): WrittenCall | string {
-  const head = /^\s*call:([^{\s]+)\s*/.exec(body);
-  const name = head?.[1];
-  if (head === null || name === undefined) return "it does not begin with call: and a name";
+  constructor(what: string, at: number) {
+    super(what);
+    this.at = at;
+  }
+}
+
+type GemmaCall = { name: string; value: unknown; end: number } | { problem: string; end: number };
+
+function readGemmaCall(text: string, from: number): GemmaCall {
+  const head = /\s*call:([^{\s]+)\s*/y;
+  head.lastIndex = from;
+  const name = head.exec(text)?.[1];
+  if (name === undefined) return { problem: "it does not begin with call: and a name", end: from };
   try {
-    return callFromValue({ name, arguments: readObject(body, head[0].length) }, ["arguments"]);
+    return { name, ...readObject(text, head.lastIndex) };
   } catch (error) {
-    if (error instanceof NotGemma) return error.message;
+    if (error instanceof NotGemma)
+      return { problem: `${error.message} at character ${error.at - from}`, end: error.at };
     throw error;
   }
 }
 
 /** Objects and lists in JSON's syntax, with names without quotation marks and texts between `<|"|>`. */
-function readObject(text: string, start: number): unknown {
+function readObject(text: string, start: number): { value: unknown; end: number } {
+  const quote = '<|"|>';
   let at = start;
-  const fail = (what: string): never => {
-    throw new NotGemma(`${what} at character ${at}`);
+  const fail = (what: string, where = at): never => {
+    throw new NotGemma(what, where);
   };
   function take(mark: string): boolean {
     while (at < text.length && text.charAt(at).trim() === "") at++;
@@ -95,14 +500,14 @@ function readObject(text: string, start: number): unknown {
   }
   function until(marks: RegExp): string {
     marks.lastIndex = at;
-    const end = marks.exec(text)?.index ?? fail("an end is missing");
+    const end = marks.exec(text)?.index ?? fail("an end is missing", text.length);
     const found = text.slice(at, end);
     at = end;
     return found;
   }
   function quoted(): string {
     const end = text.indexOf(quote, at);
-    if (end < 0) fail("a text is not closed");
+    if (end < 0) fail("a text is not closed", text.length);
     const found = text.slice(at, end);
     at = end + quote.length;
     return found;
@@ -114,7 +519,7 @@ function readObject(text: string, start: number): unknown {
     if (take("[")) return list(depth);
     const written = until(/[,}\]]/g).trim();
     try {
-      return JSON.parse(written);
+      return parseJson(written);
     } catch {
       return written === "" ? fail("a value is missing") : written;
     }
@@ -144,357 +549,10 @@ function readObject(text: string, start: number): unknown {
     return values;
   }
   if (!take("{")) fail("{ is missing");
-  const found = object(0);
-  if (text.slice(at).trim() !== "") fail("text follows the arguments");
-  return found;
+  return { value: object(0), end: at };
 }
 
-// GLM 4.5 and later: `<tool_call>add<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>`.
-
-const key = { open: "<arg_key>", close: "</arg_key>" };
-const value = { open: "<arg_value>", close: "</arg_value>" };
-
-const glm: CallFormat = {
-  starts: ["<tool_call>"],
-  read: between("<tool_call>", "</tool_call>", (body, tools) => {
-    const texts: [string, string][] = [];
-    const first = body.indexOf(key.open);
-    const name = (first < 0 ? body : body.slice(0, first)).trim();
-    if (/[\s<{]/.test(name)) return `${JSON.stringify(name.slice(0, 40))} is not a name`;
-    for (let at = first; at >= 0 && at < body.length; ) {
-      const keyEnd = body.indexOf(key.close, at);
-      const start = body.indexOf(value.open, keyEnd);
-      const end = body.indexOf(value.close, start);
-      if (!body.startsWith(key.open, at) || keyEnd < 0 || start < 0 || end < 0) return `a ${key.open} has no value`;
-      if (body.slice(keyEnd + key.close.length, start).trim() !== "") return `a ${key.open} has no value`;
-      texts.push([body.slice(at + key.open.length, keyEnd).trim(), body.slice(start + value.open.length, end)]);
-      at = skipSpace(body, end + value.close.length);
-    }
-    return callFromTexts(name, texts, tools);
-  }),
-};
-
-function skipSpace(text: string, from: number): number {
-  let at = from;
-  while (at < text.length && text.charAt(at).trim() === "") at++;
-  return at;
-}
-
-/** Its turns have no end: the model ends a reply with the header of the next turn. */
-const glmEnds = ["<|user|>", "<|observation|>"];
-
-// gpt-oss: a reply is a sequence of messages, each with a header that names its channel. `analysis` is thinking, `final` is
-// the answer. A call has a recipient: `<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}<|call|>`.
-
-const start = "<|start|>";
-const message = "<|message|>";
-
-interface HarmonyMessage {
-  channel: string | undefined;
-  recipient: string | undefined;
-  body: string;
-  /** With the header. */
-  whole: string;
-}
-
-/** The prompt ends with `<|start|>assistant`, so the first message has only the rest of its header. */
-function readMessages(text: string): { before: string; messages: HarmonyMessage[] } {
-  const messages: HarmonyMessage[] = [];
-  const parts = text.split(/(?=<\|start\|>)|(?<=<\|(?:end|call|return)\|>)/);
-  let before = "";
-  for (const whole of parts) {
-    const at = whole.indexOf(message);
-    const header = whole.slice(0, Math.max(at, 0));
-    if (at < 0 || (messages.length === 0 && !/^\s*(<\|start\|>|<\|channel\|>|to=)/.test(header))) {
-      before += whole;
-      continue;
-    }
-    messages.push({
-      channel: /<\|channel\|>\s*(\w+)/.exec(header)?.[1],
-      recipient: /(?:^|\s)to=([^\s<]+)/.exec(header.replace("<|channel|>", " <|channel|>"))?.[1],
-      body: whole.slice(at + message.length).replace(/<\|(?:end|call|return)\|>$/, ""),
-      whole,
-    });
-  }
-  return { before, messages };
-}
-
-const isCall = ({ recipient, whole }: HarmonyMessage) =>
-  recipient !== undefined && !whole.startsWith("<|start|>functions");
-
-function split(text: string): SplitReply {
-  const { before, messages } = readMessages(text);
-  const isThought = (each: HarmonyMessage) => each.channel === "analysis" && !isCall(each);
-  const thoughts = messages.filter(isThought);
-  const rest = messages.filter((each) => !isThought(each));
-  const content = before + rest.map((each) => (isCall(each) ? each.whole : each.body)).join("");
-  if (thoughts.length === 0) return { content, problems: [] };
-  const reasoning = thoughts.map(({ body }) => body.trim()).join("\n");
-  const problem = { kind: "unclosed_thinking", message: "the reply has only thinking, so there is no answer" } as const;
-  return { reasoning, content, problems: content.trim() === "" ? [{ ...problem, text: reasoning }] : [] };
-}
-
-const calls: CallFormat = {
-  starts: ["<|channel|>commentary", " to=", start],
-  read(text) {
-    const { before, messages } = readMessages(text);
-    const found: WrittenCalls = { content: before, calls: [], problems: [] };
-    if (/^(?:<\|start\|>assistant)?\s*(?:<\|channel\|>\w+\s*)?to=/.test(before.trimStart())) {
-      found.problems.push({ kind: "unclosed_tool_call", message: `a tool call has no ${message}`, text: before });
-    }
-    for (const each of messages) {
-      const call = isCall(each) && callOfParts((each.recipient ?? "").replace(/^functions\./, ""), each.body);
-      if (typeof call === "object") found.calls.push(call);
-      else found.content += each.whole;
-      if (typeof call === "string") found.problems.push(malformed(call, each.whole));
-    }
-    return found;
-  },
-};
-
-const harmony: ReplyFormat = {
-  thinking: { open: "<|channel|>analysis<|message|>", close: "<|end|>" },
-  answer: "<|channel|>final<|message|>",
-  split,
-  calls,
-  ends: ["<|return|>", "<|call|>"],
-  writtenEnds: ["<|end|>"],
-};
-
-// Hermes, Qwen2.5, Qwen3, SmolLM3, Granite 4: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them.
-
-/**
- * @example
- * hermes.read('Let me see.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>', []);
- * // content "Let me see.", one call
- */
-export const hermes: CallFormat = {
-  starts: ["<tool_call>"],
-  read: between("<tool_call>", "</tool_call>", (body) => callFromJson(body, "arguments")),
-};
-
-// `<invoke name="add"><parameter name="a">1</parameter></invoke>` in a section: MiniMax M2, and DeepSeek V3.2 and V4, which write
-// `｜DSML｜` in each tag and say which parameters are strings.
-
-function invocations(prefix: string): ReadCalls {
-  const invoke = { before: `<${prefix}invoke name="`, close: `</${prefix}invoke>` };
-  const parameter = { before: `<${prefix}parameter name="`, after: ">", close: `</${prefix}parameter>` };
-  return between(invoke.before, invoke.close, (body, tools) => {
-    const nameEnd = body.indexOf('">');
-    if (nameEnd < 0) return "its name is not closed";
-    const parameters = readTags(body.slice(nameEnd + '">'.length), parameter);
-    if (typeof parameters === "string") return parameters;
-    // The name of a parameter is read up to `>`: a quotation mark and, in DeepSeek's form, an attribute follow.
-    const texts = parameters.map(([head, text]): [string, string, boolean | undefined] => {
-      const [key = "", rest = ""] = head.split('"', 2).length === 2 ? [head.slice(0, head.indexOf('"')), head] : [head];
-      return [key, text, rest.includes('string="true"') ? true : rest.includes('string="false"') ? false : undefined];
-    });
-    return callFromTexts(body.slice(0, nameEnd), texts, tools);
-  });
-}
-
-const minimax: CallFormat = {
-  starts: ["<minimax:tool_call>"],
-  read: inSection("<minimax:tool_call>", "</minimax:tool_call>", invocations("")),
-};
-
-const dsml = invocations("｜DSML｜");
-
-const deepseekV32: CallFormat = {
-  starts: ["<｜DSML｜"],
-  read: (text, tools) => {
-    const section = text.includes("<｜DSML｜tool_calls>") ? "tool_calls" : "function_calls";
-    return inSection(`<｜DSML｜${section}>`, `</｜DSML｜${section}>`, dsml)(text, tools);
-  },
-};
-
-// Kimi K2: `<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>` in a section.
-
-const kimiBegin = "<|tool_calls_section_begin|>";
-const kimiSeparator = "<|tool_call_argument_begin|>";
-
-const kimiCall = between("<|tool_call_begin|>", "<|tool_call_end|>", (body) => {
-  const at = body.indexOf(kimiSeparator);
-  if (at < 0) return `it has no ${kimiSeparator}`;
-  const id = body.slice(0, at).trim();
-  const name = id.replace(/^functions\./, "").replace(/:\d+$/, "");
-  if (name === "") return "it has no name";
-  const call = callOfParts(name, body.slice(at + kimiSeparator.length));
-  return typeof call === "string" ? call : { ...call, writtenId: id };
-});
-
-const kimiK2: CallFormat = {
-  starts: [kimiBegin],
-  read: inSection(kimiBegin, "<|tool_calls_section_end|>", kimiCall),
-};
-
-/** The results of calls refer to these ids, which count the calls of a conversation. */
-const kimiCallId = (id: string, name: string, index: number) =>
-  /^functions\..+:\d+$/.test(id) ? id : `functions.${name}:${index}`;
-
-// Calls as a list in JSON between marks, each `{"name": ..., "arguments": {...}}`.
-
-const readList: ReadBody = (body) => {
-  let value: unknown;
-  try {
-    value = JSON.parse(body);
-  } catch (error) {
-    return notJson(error);
-  }
-  return listOf(value);
-};
-
-function listOf(value: unknown) {
-  if (!Array.isArray(value) && !isObject(value)) return "it is not a list";
-  return allOrProblem([value].flat().map((call) => callFromValue(call, ["arguments", "parameters"])));
-}
-
-/** Nemotron Nano 2: `<TOOLCALL>[...]</TOOLCALL>`. */
-const nemotron: CallFormat = {
-  starts: ["<TOOLCALL>"],
-  read: between("<TOOLCALL>", "</TOOLCALL>", readList),
-};
-
-/** MiniMax M1: `<tool_calls>` and one call in JSON per line. */
-const minimaxM1: CallFormat = {
-  starts: ["<tool_calls>"],
-  read: between("<tool_calls>", "</tool_calls>", (body) => {
-    const { values, problem } = readJsonValues(body, "\n");
-    return problem ?? allOrProblem(values.map(({ value, text }) => callFromValue(value, ["arguments"], text)));
-  }),
-};
-
-/** Lists, each after a mark and, in some models, before another mark. Otherwise a list ends where its JSON ends. */
-const afterMark =
-  (open: string, close: string): ReadCalls =>
-  (text) => {
-    const found: WrittenCalls = { content: "", calls: [], problems: [] };
-    let from = 0;
-    for (let at = text.indexOf(open); at >= 0; at = text.indexOf(open, from)) {
-      const start = at + open.length;
-      const next = text.indexOf(open, start);
-      const part = text.slice(start, next < 0 ? undefined : next);
-      const end = endOfValue(part);
-      const calls = readList(part.slice(0, end), []);
-      const isClosed = part.slice(end).trimStart().startsWith(close);
-      found.content += text.slice(from, at);
-      from = start + end + (isClosed ? part.slice(end).indexOf(close) + close.length : 0);
-      if (typeof calls !== "string") found.calls.push(...[calls].flat());
-      else {
-        found.problems.push(malformed(calls, text.slice(at, from)));
-        found.content += text.slice(at, from);
-      }
-    }
-    found.content += text.slice(from);
-    return found;
-  };
-
-/** Phi-4-mini and Granite 3: `<|tool_call|>[...]`, closed by `<|/tool_call|>` in Phi. */
-const phi4: CallFormat = { starts: ["<|tool_call|>"], read: afterMark("<|tool_call|>", "<|/tool_call|>") };
-
-/** Granite 3.1 to 3.3: `<tool_call>[...]`, or as Granite 3.0. */
-const granite: CallFormat = {
-  starts: ["<|tool_call|>", "<tool_call>"],
-  read: (text, tools) =>
-    text.includes("<|tool_call|>") ? phi4.read(text, tools) : afterMark("<tool_call>", "</tool_call>")(text, tools),
-};
-
-// Llama 3: the whole reply is `{"name": ..., "parameters": {...}}`, or several of them separated by semicolons, optionally
-// after `<|python_tag|>`.
-
-const tag = "<|python_tag|>";
-
-export const llama3: CallFormat = { starts: ["{", tag], read: readLlama3 };
-
-function readLlama3(text: string): WrittenCalls {
-  const tagged = text.trimStart().startsWith(tag);
-  const body = tagged ? text.slice(text.indexOf(tag) + tag.length) : text;
-  if (!tagged && !body.trimStart().startsWith("{")) return { content: text, calls: [], problems: [] };
-  const { values, problem } = readJsonValues(body, ";");
-  const calls = values.map(({ value, text: written }) => callFromValue(value, ["parameters", "arguments"], written));
-  const wrong = problem ?? (calls.length === 0 ? "nothing follows" : calls.find((call) => typeof call === "string"));
-  // All or nothing, since other JSON may be the answer itself.
-  if (wrong === undefined) {
-    return { content: "", calls: calls.filter((call) => typeof call !== "string"), problems: [] };
-  }
-  const meant = tagged || /"(name|parameters)"\s*:/.test(body);
-  return { content: text, calls: [], problems: meant ? [malformed(wrong, text)] : [] };
-}
-
-// Mistral: `[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or, since version 11 of its tokenizer,
-// `[TOOL_CALLS]name[ARGS]{...}` each. Reasoning models think between `[THINK]` and `[/THINK]`.
-
-const mark = "[TOOL_CALLS]";
-
-export const mistral: CallFormat = { starts: [mark], read };
-
-const mistralThinking: ThinkingMarks = { open: "[THINK]", close: "[/THINK]" };
-
-/** Its templates refuse ids of another length. */
-const mistralCallId = (id: string, _name: string, index: number) =>
-  /^[a-zA-Z0-9]{9}$/.test(id) ? id : `call${index.toString(36).padStart(5, "0")}`;
-
-function read(text: string): WrittenCalls {
-  const [content, ...parts] = text.split(mark);
-  const found: WrittenCalls = { content: content ?? "", calls: [], problems: [] };
-  for (const part of parts) {
-    const { calls, rest } = readPart(part);
-    if (typeof calls === "string") found.problems.push(malformed(calls, mark + part));
-    else found.calls.push(...calls);
-    found.content += typeof calls === "string" ? mark + part : rest;
-  }
-  return found;
-}
-
-function readPart(part: string): { calls: WrittenCall[] | string; rest: string } {
-  const named = /^\s*([\w.-]+)\s*(?:\[CALL_ID\]([^[]*))?\[ARGS\]/.exec(part);
-  const { values, rest, problem } = readJsonValues(named ? part.slice(named[0].length) : part, ",");
-  // After a call, the model may go on with text, but half a call is none.
-  const isText = values.length > 0 && !/^[[{"]/.test(rest);
-  if (problem !== undefined && !isText) return { calls: problem, rest };
-  if (values.length === 0) return { calls: "nothing follows", rest };
-  if (!named) {
-    const calls = values.flatMap(({ value }) => [value].flat().map((call) => callFromValue(call, ["arguments"])));
-    return { calls: allOrProblem(calls), rest };
-  }
-  const [, name, id] = named;
-  const calls = values.map(({ value, text }) =>
-    callFromValue({ name, id, arguments: value }, ["arguments"], `"arguments":${text}`),
-  );
-  return { calls: allOrProblem(calls), rest };
-}
-
-// Qwen3-Coder, Qwen3.5, Nemotron 3: `<tool_call><function=add><parameter=a>1</parameter></function></tool_call>`. Seed-OSS has the
-// same elements with other marks.
-
-const element = { before: "<function=", after: ">", close: "</function>" };
-const parameter = { before: "<parameter=", after: ">", close: "</parameter>" };
-
-const readFunction: ReadBody = (body, tools) => {
-  const found = readTags(body, element);
-  if (typeof found === "string") return found;
-  const [first] = found;
-  if (first === undefined || found.length > 1) return `it has ${found.length} functions instead of one`;
-  const parameters = readTags(first[1], parameter);
-  if (typeof parameters === "string") return parameters;
-  return callFromTexts(
-    first[0],
-    parameters.map(([key, text]) => [key, withoutLineEnds(text)]),
-    tools,
-  );
-};
-
-const qwen3Coder: CallFormat = {
-  starts: ["<tool_call>"],
-  read: between("<tool_call>", "</tool_call>", readFunction),
-};
-
-const seed: CallFormat = {
-  starts: ["<seed:tool_call>"],
-  read: between("<seed:tool_call>", "</seed:tool_call>", readFunction),
-};
-
-// The reply formats by the name that `rollout_engine.renderer_name` gives them. A format is detected by a text in the template.
+// The formats by name, and their detection.
 
 interface NamedFormat extends ReplyFormat {
   /** A text of the templates whose models write this format. */
@@ -542,3 +600,14 @@ export function detectFormat(template: string, withTools = template): ReplyForma
   const marks = [found?.thinking, thinkTags, mistralThinking].filter((each) => each !== undefined);
   return { ...found, thinking: marks.find(({ close }) => template.includes(close)) };
 }
+
+/** Marks of all formats, which are control tokens where a tokenizer has them as added tokens. */
+export const formatMarks: readonly string[] = [
+  ...(Object.values(formats) as NamedFormat[]).flatMap(({ thinking, calls, ends = [] }) => [
+    ...(thinking ? [thinking.open, thinking.close] : []),
+    ...(calls?.starts ?? []),
+    ...ends,
+  ]),
+  ..."</tool_call> <tool_response> </tool_response> <tools> </tools> </TOOLCALL> </seed:tool_call>".split(" "),
+  ..."</minimax:tool_call> <arg_key> </arg_key> <arg_value> </arg_value> <answer> </answer>".split(" "),
+];

@@ -5,8 +5,9 @@ import { Tokenizer as LibraryTokenizer } from "@huggingface/tokenizers";
 import { z } from "zod";
 import { UserError } from "../base/errors.ts";
 import { offThread } from "../base/off-thread.ts";
+import { type ControlToken, secretNames, type TextGuard } from "./control-text.ts";
 import { type AddedToken, checkTokenizer, correctLibrary, matchReference } from "./tokenizer-file.ts";
-import type { DecodeOptions, EncodeOptions, IncrementalDecoder } from "./types.ts";
+import type { DecodeOptions, IncrementalDecoder } from "./types.ts";
 
 /** A text has more tokens than the caller can use. */
 export class TextTooLong extends Error {
@@ -116,9 +117,15 @@ const configSchema = z.looseObject({
 
 export type TokenizerConfig = z.output<typeof configSchema>;
 
+export interface TokenizerEncodeOptions {
+  addSpecial?: boolean | undefined;
+  guard?: TextGuard | undefined;
+}
+
 export interface Tokenizer {
   config: TokenizerConfig;
-  encode(text: string, options?: { addSpecial?: boolean }): Int32Array;
+  /** @param options.guard what must not be taken for a control token */
+  encode(text: string, options?: TokenizerEncodeOptions): Int32Array;
   /** Lower bound of the text's number of tokens, computed without encoding it. */
   leastTokens(text: string): number;
   decode(tokens: ArrayLike<number>, options?: DecodeOptions): string;
@@ -126,6 +133,8 @@ export interface Tokenizer {
   idOf(token: string | null | undefined): number | null;
   /** The texts of its special tokens. */
   specials: readonly string[];
+  /** Its added tokens: those that are found in text before the text is split. */
+  added: readonly ControlToken[];
 }
 
 /** @throws UserError if the folder has no usable tokenizer */
@@ -139,15 +148,19 @@ export function openTokenizer(directory: string): Tokenizer {
   const config = readConfig(directory);
   const content = readTokenizer(directory, config);
   checkTokenizer(content, tokenizerFile);
-  let library: LibraryTokenizer;
-  try {
-    library = new LibraryTokenizer(matchReference(content), config);
-    correctLibrary(library, content);
-  } catch (error) {
-    throw new UserError(`${tokenizerFile} cannot be used: ${error instanceof Error ? error.message : error}`, {
-      cause: error,
-    });
-  }
+  const open = (written: typeof content) => {
+    try {
+      const opened = new LibraryTokenizer(matchReference(written), config);
+      correctLibrary(opened, written);
+      return opened;
+    } catch (error) {
+      throw new UserError(`${tokenizerFile} cannot be used: ${error instanceof Error ? error.message : error}`, {
+        cause: error,
+      });
+    }
+  };
+  const library = open(content);
+  const guarded = openGuarded(content, open);
   // Transformers keeps spaces by default; the library removes some.
   const tidySpaces = config.clean_up_tokenization_spaces ?? false;
 
@@ -160,9 +173,10 @@ export function openTokenizer(directory: string): Tokenizer {
   return {
     config,
     leastTokens: (text) => (bytesPerToken === undefined ? 0 : Math.ceil(Buffer.byteLength(text) / bytesPerToken)),
-    encode(text, { addSpecial = false } = {}) {
+    encode(text, { addSpecial = false, guard } = {}) {
       if (text === "" && !addSpecial) return new Int32Array(0);
-      const { ids, tokens }: { ids: (number | undefined)[]; tokens: string[] } = library.encode(text, {
+      const used = guard === undefined ? { library, text } : guarded(text, guard);
+      const { ids, tokens }: { ids: (number | undefined)[]; tokens: string[] } = used.library.encode(used.text, {
         add_special_tokens: addSpecial,
       });
       const unknown = unknownId === undefined ? tokens.findIndex((_, index) => ids[index] === undefined) : -1;
@@ -177,6 +191,22 @@ export function openTokenizer(directory: string): Tokenizer {
     },
     idOf: (name) => (name == null ? null : (library.token_to_id(name) ?? null)),
     specials: specialsOf(content),
+    added: addedOf(content),
+  };
+}
+
+/** Encodes text that contains control tokens which are only text. The second vocabulary is loaded at its first use. */
+function openGuarded(content: Record<string, unknown>, open: (content: Record<string, unknown>) => LibraryTokenizer) {
+  let key: string | undefined;
+  let known: { library: LibraryTokenizer; hide: ReturnType<typeof secretNames>["hide"] } | undefined;
+  return (text: string, { seams, controls }: TextGuard) => {
+    const asked = JSON.stringify(controls);
+    if (known === undefined || asked !== key) {
+      const { rename, hide } = secretNames(controls);
+      known = { library: open(rename(content)), hide };
+      key = asked;
+    }
+    return { library: known.library, text: known.hide(text, seams) };
   };
 }
 
@@ -228,10 +258,15 @@ const addedTokens = z.looseObject({
 });
 
 /** Longest first, so that a special token is found before a part of it. */
-function specialsOf(content: unknown): string[] {
+const specialsOf = (content: unknown): string[] =>
+  addedOf(content)
+    .filter(({ special }) => special)
+    .map(({ text }) => text)
+    .sort((left, right) => right.length - left.length);
+
+function addedOf(content: unknown): ControlToken[] {
   const parsed = addedTokens.safeParse(content);
-  const specials = parsed.success ? parsed.data.added_tokens.filter(({ special }) => special) : [];
-  return specials.map(({ content }) => content).sort((left, right) => right.length - left.length);
+  return parsed.success ? parsed.data.added_tokens.map(({ content, special }) => ({ text: content, special })) : [];
 }
 
 /** @throws UserError naming the file */
@@ -288,7 +323,11 @@ export function incrementalDecoder(decode: (tokens: number[]) => string): Increm
 const tokenizers = new Map<string, Tokenizer>();
 
 /** @returns tokens, or the message of a UserError, since error classes are lost between threads */
-export function encodeOnThisThread(directory: string, text: string, options?: EncodeOptions): Int32Array | string {
+export function encodeOnThisThread(
+  directory: string,
+  text: string,
+  options?: TokenizerEncodeOptions,
+): Int32Array | string {
   try {
     const tokenizer = tokenizers.get(directory) ?? openTokenizer(directory);
     tokenizers.set(directory, tokenizer);
@@ -311,7 +350,7 @@ const longestText = 8_000_000;
 /** @throws UserError if the tokenizer throws one, or for a text over the limit; the signal's reason if aborted */
 export const encodeElsewhere =
   (directory: string) =>
-  async (text: string, options: EncodeOptions, signal?: AbortSignal): Promise<Int32Array> => {
+  async (text: string, options: TokenizerEncodeOptions, signal?: AbortSignal): Promise<Int32Array> => {
     if (text.length > longestText) {
       throw new UserError(
         `a text of ${text.length} characters is too long to tokenize; the limit is ${longestText} characters`,

@@ -13,6 +13,20 @@ export interface RenderOptions {
   reasoningEffort?: string | undefined;
 }
 
+/** For conversations with text from outside: see `control-text.ts`. */
+export interface GuardOptions {
+  /** Control tokens in the text of messages, calls and tools become ordinary tokens. Default false. */
+  guardText?: boolean | undefined;
+  /** Called with how many there were, if any. */
+  onTextMarks?: ((count: number) => void) | undefined;
+}
+
+/** A rendered text in which `seam` marks text that must not be taken for control tokens. */
+export interface GuardedText {
+  text: string;
+  seam: string | undefined;
+}
+
 interface ParseOptions extends Omit<RenderOptions, "addGenerationPrompt"> {
   /** Ids of the reply's tool calls; default `call_0`, `call_1`, ... */
   callId?: (index: number) => string;
@@ -20,7 +34,10 @@ interface ParseOptions extends Omit<RenderOptions, "addGenerationPrompt"> {
 
 export interface EncodeOptions {
   /** Add the tokens that the tokenizer puts around a text (e.g. BOS). Default false. */
-  addSpecial?: boolean;
+  addSpecial?: boolean | undefined;
+  /** Of the text, see `GuardedText`. */
+  seam?: string | undefined;
+  onTextMarks?: GuardOptions["onTextMarks"];
 }
 
 /** For texts that may be long. */
@@ -46,18 +63,23 @@ export interface IncrementalDecoder {
 
 export interface Chat {
   /**
-   * `[P]` token ids of a conversation. Special tokens are recognized anywhere in the rendered text, also in messages, as
-   * in transformers' `apply_chat_template`. No token is added that the template does not write.
+   * `[P]` token ids of a conversation. Without `guardText`, special tokens are recognized anywhere in the rendered text, also in
+   * messages, as in transformers' `apply_chat_template`. No token is added that the template does not write.
    * @throws UserError if the template refuses the messages
    */
-  render(messages: readonly ChatMessage[], options?: RenderOptions): Int32Array;
+  render(messages: readonly ChatMessage[], options?: RenderOptions & GuardOptions): Int32Array;
   /**
    * `render`, with long texts encoded on another thread.
    * @throws TextTooLong for a text of more than `maxPromptTokens`; the signal's reason if aborted
    */
-  renderLater(messages: readonly ChatMessage[], options?: RenderOptions & LaterOptions): Promise<Int32Array>;
+  renderLater(
+    messages: readonly ChatMessage[],
+    options?: RenderOptions & GuardOptions & LaterOptions,
+  ): Promise<Int32Array>;
   /** The conversation as the text that `render` encodes. */
   renderText(messages: readonly ChatMessage[], options?: RenderOptions): string;
+  /** The same, with the seams of `guardText`. */
+  renderGuarded(messages: readonly ChatMessage[], options?: RenderOptions & GuardOptions): GuardedText;
   /**
    * Parses a reply (its text, or its tokens with or without the end of turn) into thinking, tool calls and content, in the
    * model's own format. Never throws, regardless of the reply. Pass the `options` of its prompt: tool calls are parsed only
@@ -84,6 +106,8 @@ export interface Chat {
   readonly stopIds: readonly number[];
   /** Prompts keep the thinking of earlier replies even if the template drops it. */
   readonly accumulateReasoning: boolean;
+  /** Conversations with text from outside are rendered with `guardText`. */
+  readonly guardsText: boolean;
   /** The token that ends a reply in a conversation; undefined for the plain template of base models. */
   readonly turnEnd: string | undefined;
   /** What the template may write after a reply: `turnEnd`, or another token in earlier turns. */

@@ -5,6 +5,7 @@ import { getHeapStatistics } from "node:v8";
 import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from "hyparquet";
 import { compressors } from "hyparquet-compressors";
 import { HoneError, UserError } from "../base/errors.ts";
+import { parseJson } from "../base/json.ts";
 import { type Dataset, type FileRow, partAt } from "./dataset.ts";
 
 // Rows with origins become a dataset with ids.
@@ -212,7 +213,7 @@ function parseRow(text: string, where: string, line: number): FileRow {
   const hint = "A dataset is JSON Lines (.jsonl): one JSON object per line, each with the same columns.";
   let row: unknown;
   try {
-    row = JSON.parse(text);
+    row = parseJson(text);
   } catch (error) {
     const array = line === 1 && text.trim().startsWith("[") ? "; the file seems to be a single JSON array" : "";
     throw new UserError(
@@ -278,6 +279,11 @@ async function readRows(path: string, label: string): Promise<FileRow[]> {
   }
 }
 
+/** Objects of struct columns, in which a row has all keys of all rows: those that it does not use are null. */
+const structs = new WeakSet<object>();
+
+export const isStruct = (value: object): boolean => structs.has(value);
+
 function plainValue(value: unknown): unknown {
   if (typeof value === "bigint") {
     const exact = value >= BigInt(Number.MIN_SAFE_INTEGER) && value <= BigInt(Number.MAX_SAFE_INTEGER);
@@ -288,5 +294,7 @@ function plainValue(value: unknown): unknown {
   if (value instanceof Date || ArrayBuffer.isView(value)) return value;
   if (Array.isArray(value)) return value.map(plainValue);
   if (typeof value !== "object" || value === null) return value;
-  return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, plainValue(member)]));
+  const plain = Object.fromEntries(Object.entries(value).map(([name, member]) => [name, plainValue(member)]));
+  structs.add(plain);
+  return plain;
 }

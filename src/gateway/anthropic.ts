@@ -1,5 +1,6 @@
 /** `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API. */
 import { randomUUID } from "node:crypto";
+import { writtenJson } from "../base/json.ts";
 import { isObject } from "../base/values.ts";
 import { cutAtStop } from "../chat/conversation.ts";
 import { renderWithImages } from "../chat/images.ts";
@@ -25,6 +26,7 @@ import {
   readTools,
   type ToolForm,
   textOf,
+  toolCall,
   used,
 } from "./parameters.ts";
 import type { CallContext, ModelCall, Notices } from "./types.ts";
@@ -70,7 +72,11 @@ export async function anthropicCountTokens(exchange: HttpExchange, body: Body, c
   checkParameters(body, messagesRules, context.notices);
   const { prompt, params } = readCall({ max_tokens: 1, ...body }, context);
   const { chat, vision, signal } = context;
-  const { tokens } = await renderWithImages(chat, vision, prompt.messages, { ...params, signal });
+  const { tokens } = await renderWithImages(chat, vision, prompt.messages, {
+    ...params,
+    signal,
+    guardText: chat.guardsText,
+  });
   exchange.sendJson(200, { input_tokens: tokens.length });
 }
 
@@ -123,7 +129,7 @@ function fromMessage(message: unknown, at: string, notices: Notices): ChatMessag
     if (!isObject(block)) throw badParameter(where, `${where} must be an object`);
     return { block, where };
   });
-  return role === "user" ? fromUser(located, notices) : [fromAssistant(located)];
+  return role === "user" ? fromUser(located, notices) : [fromAssistant(located, notices)];
 }
 
 type Blocks = readonly { block: Body; where: string }[];
@@ -147,7 +153,7 @@ function fromUser(blocks: Blocks, notices: Notices): ChatMessage[] {
   return parts.length > 0 ? [...results, { role: "user", content: joinLines(parts) }] : results;
 }
 
-function fromAssistant(blocks: Blocks): ChatMessage {
+function fromAssistant(blocks: Blocks, notices: Notices): ChatMessage {
   let content = "";
   let reasoning = "";
   const toolCalls: ToolCall[] = [];
@@ -156,7 +162,10 @@ function fromAssistant(blocks: Blocks): ChatMessage {
     if (type === "text" && typeof text === "string") content += text;
     else if (type === "thinking" && typeof thinking === "string") reasoning += thinking;
     else if (type === "tool_use" && typeof id === "string" && typeof name === "string") {
-      toolCalls.push({ id, name, arguments: isObject(input) ? input : {} });
+      toolCalls.push(toolCall(id, name, isObject(input) ? (writtenJson(input) ?? JSON.stringify(input)) : "", where));
+    } else if (type === "redacted_thinking") {
+      const text = "redacted thinking is left out: only the service that encrypted it can read it";
+      notices.add("ignored_parameter/redacted_thinking", text);
     } else throw badParameter(where, `${where} is of type ${type}, which is not supported`);
   }
   return toMessage({ content, reasoning, toolCalls });

@@ -251,3 +251,54 @@ test("plain fetch, and every call is in the trace store as it was sampled", asyn
     metadata: { run: 1 },
   });
 });
+
+test("the Responses API knows the items that a client refers to by their ids, as the AI SDK does", async () => {
+  const client = new OpenAI(opened.entry);
+  const tools = [{ type: "function" as const, name: "add", parameters: {}, strict: false }];
+  const question = { role: "user" as const, content: "6 + 7?" };
+  const { output } = await client.responses.create({ model: "m", input: [question], tools });
+  const call = output.find((item) => item.type === "function_call")!;
+  const references = output.map(({ id }) => ({ type: "item_reference" as const, id: id! }));
+  const result = { type: "function_call_output" as const, call_id: call.call_id, output: "13" };
+  const next = await client.responses.create({ model: "m", input: [question, ...references, result], tools });
+  expect(next.output_text).toBe("It is 13.");
+  expectOneSequence(2);
+  const unknown = { type: "item_reference" as const, id: "msg_unknown" };
+  await expect(client.responses.create({ model: "m", input: [question, unknown] })).rejects.toThrow(/openai\.chat\(/);
+});
+
+test("redacted thinking and refusals in a history do not end the rollout", async () => {
+  const { baseURL, apiKey } = opened.entry;
+  const openai = new OpenAI(opened.entry);
+  const refusal = [{ type: "refusal" as const, refusal: "I cannot." }];
+  const history = [
+    { role: "user" as const, content: "q" },
+    { role: "assistant" as const, content: refusal },
+    { role: "user" as const, content: "why?" },
+  ];
+  await openai.chat.completions.create({ model: "m", messages: history });
+  await openai.chat.completions.create({
+    model: "m",
+    messages: [history[0]!, { role: "assistant", content: null, refusal: "I cannot." }, history[2]!],
+  });
+  const anthropic = new Anthropic({ baseURL: baseURL.replace(/\/v1$/, ""), apiKey });
+  const redacted = [
+    { type: "redacted_thinking" as const, data: "x" },
+    { type: "text" as const, text: "hm" },
+  ];
+  await anthropic.messages.create({
+    model: "m",
+    max_tokens: 20,
+    messages: [
+      { role: "user", content: "q" },
+      { role: "assistant", content: redacted },
+      { role: "user", content: "why?" },
+    ],
+  });
+  const asked = opened.steps().map(({ messages }) => messages.map(({ content }) => content));
+  expect(asked).toEqual([
+    ["q", "I cannot.", "why?"],
+    ["q", "I cannot.", "why?"],
+    ["q", "hm", "why?"],
+  ]);
+});

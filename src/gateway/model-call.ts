@@ -221,6 +221,8 @@ export function replyStream(chat: Chat, { options, stops = [] }: ReplyStreamOpti
   const { thinking: marks = noMarks, answer, calls, split } = options ? chat.format : {};
   const offered = (options?.tools?.length ?? 0) > 0;
   const contentMarks = [...stops, ...(offered ? (calls?.starts ?? []) : []), ...(split ? [marks.close] : [])];
+  /** After a call's mark in the thinking, only the whole reply shows whether the end of the thinking is quoted by the call. */
+  const quoting = offered ? (calls?.starts ?? []).filter(({ length }) => length > 1) : [];
   const sent: ReplyDelta = { content: "", reasoning: "" };
   /** After "paused", the text is known only from the whole reply. */
   let part: "start" | "reasoning" | "header" | "content" | "paused" = thinking === "never" ? "content" : "start";
@@ -250,7 +252,8 @@ export function replyStream(chat: Chat, { options, stops = [] }: ReplyStreamOpti
 
   function readReasoning(): string {
     const end = held.indexOf(marks.close);
-    if (end < 0) return send("reasoning", [marks.close, ...stops]);
+    const quoted = quoting.some((start) => held.includes(start) && held.indexOf(start) < end);
+    if (end < 0 || quoted) return send("reasoning", [marks.close, ...stops, ...quoting]);
     const rest = held.slice(end + marks.close.length);
     held = held.slice(0, end);
     const text = send("reasoning", []);

@@ -238,7 +238,7 @@ function fromMessage(message: unknown, at: string, notices: Notices): ChatMessag
       const reasoning = readString(message, "reasoning_content") ?? readString(message, "reasoning");
       const calls = readList(message, "tool_calls") ?? [];
       const toolCalls = calls.map((call, index) => fromToolCall(call, `${at}.tool_calls[${index}]`));
-      return toMessage({ content: text(), reasoning, toolCalls });
+      return toMessage({ content: text() || (readString(message, "refusal") ?? ""), reasoning, toolCalls });
     }
     case "tool": {
       const toolCallId = readString(message, "tool_call_id");

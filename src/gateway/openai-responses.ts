@@ -94,13 +94,15 @@ export async function openaiResponses(exchange: HttpExchange, body: Body, contex
   if (readBoolean(body, "stream")) return streamResponse(exchange, context, request);
   const [generated] = await callModel(context, request);
   if (request.json) countJson(generated.reply, request.json, context.notices);
-  exchange.sendJson(200, toResponse(request, generated, outputOf(context, request, generated)));
+  const output = outputOf(context, request, generated);
+  rememberItems(context, output);
+  exchange.sendJson(200, toResponse(request, generated, output));
 }
 
 function readRequest(body: Body, context: CallContext): ResponseRequest {
   const instructions = readString(body, "instructions");
   const json = readJsonFormat(readObject(readObject(body, "text") ?? {}, "format"), "text.format", context);
-  const messages = fromResponseItems(body.input, context.notices);
+  const messages = fromResponseItems(body.input, context.notices, (item, at) => knownItem(context, item, at));
   if (instructions !== undefined) messages.unshift({ role: "system", content: instructions });
   const topLogprobs = readNumber(body, "top_logprobs", { min: 0, max: 20, integer: true }) ?? 0;
   const include = readStrings(body, "include") ?? [];
@@ -177,6 +179,36 @@ function outputOf({ chat }: CallContext, request: ResponseRequest, generated: Ge
     items.push(messageItem(request, status, [textPart(content, logprobs)]));
   }
   return [...items, ...toolCalls.map(callItem)];
+}
+
+// Clients such as the AI SDK send earlier items as references to their ids, since OpenAI's service stores them.
+
+/** The items of each session, by the caller's role and their id. */
+const items = new WeakMap<object, Map<string, Item>>();
+
+/** In an endless session the oldest are dropped. */
+const maxItems = 10_000;
+
+const itemKey = (role: string | undefined, id: unknown) => `${role ?? ""} ${id}`;
+
+function rememberItems({ session, role }: CallContext, output: readonly Item[]): void {
+  const known = items.get(session) ?? new Map<string, Item>();
+  items.set(session, known);
+  for (const item of output) known.set(itemKey(role, item.id), item);
+  for (const key of known.keys()) {
+    if (known.size <= maxItems) break;
+    known.delete(key);
+  }
+}
+
+function knownItem({ session, role }: CallContext, { id }: Body, at: string): Body {
+  const item = items.get(session)?.get(itemKey(role, id));
+  if (item !== undefined) return item;
+  throw badParameter(
+    at,
+    `${at} refers to the item ${id}, which this session did not sample. Send the item itself: in the AI SDK, use ` +
+      "openai.chat(...) or providerOptions.openai.store=false",
+  );
 }
 
 const responseHead = ({ id, model, echoed }: ResponseRequest, status: Status) => ({
@@ -281,6 +313,7 @@ async function streamResponse(exchange: HttpExchange, context: CallContext, requ
     }
     send("response.output_item.done", { output_index, item });
   }
+  rememberItems(context, output);
   const response = toResponse(request, generated, output);
   send(`response.${response.status}`, { response });
   exchange.end();
@@ -296,9 +329,11 @@ interface AssistantTurn {
 
 /**
  * Consecutive thinking, text and calls were one reply and become one message.
+ *
+ * @param known the item that a reference names
  * @throws GatewayError naming the item that cannot be read
  */
-function fromResponseItems(input: unknown, notices: Notices): ChatMessage[] {
+function fromResponseItems(input: unknown, notices: Notices, known: (item: Body, at: string) => Body): ChatMessage[] {
   if (typeof input === "string") return [{ role: "user", content: input }];
   if (!Array.isArray(input) || input.length === 0) {
     throw badParameter("input", "input must be a string or a list of items");
@@ -319,8 +354,9 @@ function fromResponseItems(input: unknown, notices: Notices): ChatMessage[] {
     return current();
   };
 
-  for (const [index, item] of (input as unknown[]).entries()) {
+  for (const [index, given] of (input as unknown[]).entries()) {
     const at = `input[${index}]`;
+    const item = isObject(given) && given.type === "item_reference" ? known(given, at) : given;
     if (!isObject(item)) throw badParameter(at, `${at} must be an object`);
     switch (item.type ?? "message") {
       case "message": {

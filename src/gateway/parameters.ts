@@ -5,6 +5,7 @@
 import { z } from "zod";
 import { isTemperature, leastTemperature } from "../backends/engine.ts";
 import { withinTime } from "../base/concurrency.ts";
+import { parseJson } from "../base/json.ts";
 import { isObject } from "../base/values.ts";
 import {
   type ChatMessage,
@@ -346,6 +347,10 @@ function readContent(content: unknown, at: string, readImage: ReadImage): Conten
   const parts = content.map((part: unknown, index): TextPart | ImagePart => {
     const where = `${at}[${index}]`;
     if (isObject(part) && typeof part.text === "string") return { type: "text", text: part.text };
+    // An earlier answer that its client shows as a refusal is text like any other.
+    if (isObject(part) && part.type === "refusal" && typeof part.refusal === "string") {
+      return { type: "text", text: part.refusal };
+    }
     const image = isObject(part) ? readImage(part, where) : undefined;
     if (image !== undefined) return image;
     const type = isObject(part) ? String(part.type) : typeof part;
@@ -458,7 +463,7 @@ export function toolCall(id: string, name: string, given: unknown, at: string): 
   const text = typeof given === "string" && given.trim() !== "" ? given : "{}";
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = parseJson(text);
   } catch {
     value = undefined;
   }

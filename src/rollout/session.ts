@@ -160,7 +160,7 @@ function toGenerated(
 
 function toStep(
   { params: { tools, maxTokens }, compacted }: GenerateRequest,
-  { prompt, media, messages, starts }: BegunTurn,
+  { prompt, media, messages, starts, textMarks }: BegunTurn,
   { tokens, logprobs, processed, stopReason, policyVersion, tokenVersions, routing }: Sample,
   { text, reply, params }: Generated,
   limits: SamplingLimits,
@@ -182,6 +182,7 @@ function toStep(
   if (tokenVersions !== undefined) step.tokenVersions = tokenVersions;
   if (routing !== undefined) step.routing = routing;
   if (tools !== undefined) step.tools = tools;
+  if (textMarks !== undefined) step.textMarks = textMarks;
   if (starts !== undefined) step.starts = compacted && starts === "new_conversation" ? "compacted" : starts;
   return step;
 }

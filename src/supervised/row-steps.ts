@@ -103,7 +103,7 @@ async function replySteps(
   { chat, vision }: Renderer,
 ): Promise<Step[]> {
   const { messages, images } = await prepareImages(given.map(plainMessage), vision);
-  const conversation = openConversation(chat);
+  const conversation = openConversation(chat, { guardText: false });
   const steps: Step[] = [];
   for (const [index, message] of messages.entries()) {
     if (weights[index] === 0) continue;

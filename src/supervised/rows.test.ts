@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { openChat } from "../backends/backends.ts";
+import { parseJson } from "../base/json.ts";
 import type { Chat } from "../chat/types.ts";
 import { composeConfig } from "../config/compose.ts";
 import { openDataset } from "../data/open-dataset.ts";
@@ -146,6 +147,7 @@ describe("a row teaches", () => {
         );
       },
     };
+    dropping.renderGuarded = (...given) => ({ text: dropping.renderText(...given), seam: undefined });
     dropping.render = (messages, options) => chat.encode(dropping.renderText(messages, options));
     dropping.renderLater = async (messages, options) => dropping.render(messages, options);
     const messages = [
@@ -158,6 +160,62 @@ describe("a row teaches", () => {
       "<|user|>a<|end|><|assistant|>[<think>t</think>b<|end|>]",
       "<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>[<think>u</think>d<|end|>]",
     ]);
+  });
+});
+
+describe("nulls that tables of Arrow add", () => {
+  const weather = {
+    name: "weather",
+    parameters: {
+      type: "object",
+      properties: { city: { type: "string", enum: null, default: null }, amount: null },
+      required: ["city"],
+    },
+  };
+  const called = (given: object) =>
+    assistant("", { tool_calls: [{ function: { name: "weather", arguments: given } }] });
+
+  it("are left out of schemas and calls, and others stay", () => {
+    const row = { messages: [user("a"), called({ city: null, amount: null })], tools: [{ function: weather }] };
+    expect(readRow(row, "row 1")).toMatchObject({
+      tools: [
+        {
+          parameters: {
+            type: "object",
+            properties: { city: { type: "string", default: null } },
+            required: ["city"],
+          },
+        },
+      ],
+      messages: [{}, { toolCalls: [{ arguments: { city: null } }] }],
+    });
+    const example = readRow(row, "row 1");
+    expect(JSON.stringify(example)).not.toMatch(/amount|enum/);
+  });
+
+  it("tool_defs is refused, since it would be ignored", () => {
+    const row = { messages: dialog, tools: null, tool_defs: '[{"name": "weather"}]' };
+    expect(() => readRow(row, "row 1")).toThrow(/row 1: tool_defs is not supported/);
+  });
+});
+
+it("arguments keep their spelling", () => {
+  const line = '{"arguments": {"b": 100.0, "404": 12345678901234567890}}';
+  const given = parseJson(line) as { arguments: object };
+  const calls = [
+    { function: { name: "f", arguments: given.arguments } },
+    { function: { name: "f", arguments: '{"x":1e-07}' } },
+  ];
+  expect(readRow({ messages: [user("a"), assistant("", { tool_calls: calls })] }, "row 1")).toMatchObject({
+    messages: [
+      {},
+      {
+        toolCalls: [
+          { arguments: { 404: "12345678901234567890" }, argumentsText: '{"b": 100.0, "404": 12345678901234567890}' },
+          { argumentsText: '{"x":1e-07}' },
+        ],
+      },
+    ],
   });
 });
 

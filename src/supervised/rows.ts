@@ -1,7 +1,9 @@
 /** Reads the formats of rows: OpenAI's and TRL's, ShareGPT's, Alpaca's, text and token ids. */
 import { UserError } from "../base/errors.ts";
+import { parseJson, writtenJson } from "../base/json.ts";
 import { isObject, ownValue } from "../base/values.ts";
 import type { ChatMessage, Content, ImagePart, TextPart, ToolCall, ToolDefinition } from "../chat/messages.ts";
+import { isStruct } from "../data/files.ts";
 import type { ImageSource } from "../images/images.ts";
 import { continues } from "../trajectories/batch.ts";
 import type { Step } from "../trajectories/types.ts";
@@ -29,7 +31,11 @@ type Row = Readonly<Record<string, unknown>>;
 export function readRow(row: unknown, at: string): Example {
   if (Array.isArray(row)) return chat(readMessages(row, at), []);
   if (!isObject(row)) throw new UserError(`${at}: the row is not an object with columns`);
-  refuseOthers(row, { functions: "tools", completion_mask: "labels", assistant_masks: "labels" }, `${at}: `);
+  refuseOthers(
+    row,
+    { functions: "tools", tool_defs: "tools", completion_mask: "labels", assistant_masks: "labels" },
+    `${at}: `,
+  );
   const has = (name: string) => row[name] !== undefined && row[name] !== null;
   if (has("messages"))
     return chat(readMessages(row.messages, `${at}: messages`, imagesOf(row, at)), readTools(row, at));
@@ -63,7 +69,7 @@ export function requireNoImages(row: Row, at: string): void {
 }
 
 function chat(messages: readonly RowMessage[], tools: readonly ToolDefinition[]): Example {
-  return { kind: "chat", messages, tools };
+  return { kind: "chat", ...withoutPadding({ messages, tools }) };
 }
 
 function readPrompted(row: Row, at: string): Example {
@@ -135,7 +141,7 @@ function readShareGpt(row: Row, at: string): RowMessage[] {
     }
     if (value == null && turn.tool_calls == null) throw new UserError(`${where}.value is missing`);
     if (from !== "function_call") return { ...others, role, content: value };
-    const calls = [parseJson(value, `${where}.value`)].flat();
+    const calls = [readJson(value, `${where}.value`)].flat();
     return { ...others, role, content: "", tool_calls: calls.map((call) => ({ function: call })) };
   });
   return [...readSystem(row, at), ...readMessages(turns, `${at}: conversations`, imagesOf(row, at))];
@@ -249,15 +255,67 @@ function readToolCall(given: unknown, at: string, index: number): ToolCall {
   const called = isObject(given.function) ? given.function : given;
   const name = textOf(called.name, `${at}.function.name`);
   const value = called.arguments ?? {};
-  const parsed = typeof value === "string" ? parseJson(value === "" ? "{}" : value, `${at}.function.arguments`) : value;
+  const parsed = typeof value === "string" ? readJson(value === "" ? "{}" : value, `${at}.function.arguments`) : value;
   if (!isObject(parsed)) throw new UserError(`${at}.function.arguments must be a JSON object`);
-  return { id: typeof given.id === "string" ? given.id : `call_${index}`, name, arguments: parsed };
+  const call: ToolCall = { id: typeof given.id === "string" ? given.id : `call_${index}`, name, arguments: parsed };
+  const argumentsText = typeof value === "string" && value !== "" ? value : writtenJson(parsed);
+  return argumentsText === undefined ? call : { ...call, argumentsText };
+}
+
+/**
+ * A table of Arrow's has all keys of all rows in each row, as nulls. Those that a call or a schema cannot mean are left out: in
+ * struct columns all, in JSON that was written from such a table what the tool's schema does not know, or what is no schema.
+ */
+function withoutPadding({ messages, tools }: { messages: readonly RowMessage[]; tools: readonly ToolDefinition[] }) {
+  const unpadded = tools.map((tool) =>
+    tool.parameters === undefined ? tool : { ...tool, parameters: schemaWithoutNulls(tool.parameters) as Row },
+  );
+  const isUnknown = (name: string, key: string) => {
+    const properties = unpadded.find((tool) => tool.name === name)?.parameters?.properties;
+    return isObject(properties) && !Object.hasOwn(properties, key);
+  };
+  const called = messages.map((message) => {
+    if (message.toolCalls === undefined) return message;
+    return { ...message, toolCalls: message.toolCalls.map((call) => callWithoutNulls(call, isUnknown)) };
+  });
+  return { messages: called, tools: unpadded };
+}
+
+/** Keywords whose null has a meaning. */
+const nullable = new Set(["default", "const", "example"]);
+
+function schemaWithoutNulls(schema: unknown): unknown {
+  if (Array.isArray(schema)) return schema.map(schemaWithoutNulls);
+  if (!isObject(schema)) return schema;
+  const isPadded = isStruct(schema);
+  const kept = Object.entries(schema).filter(([key, value]) => value !== null || (!isPadded && nullable.has(key)));
+  if (!isPadded && kept.every(([, value]) => typeof value !== "object")) {
+    return kept.length === Object.keys(schema).length ? schema : Object.fromEntries(kept);
+  }
+  return Object.fromEntries(kept.map(([key, value]) => [key, schemaWithoutNulls(value)]));
+}
+
+function callWithoutNulls(call: ToolCall, isUnknown: (name: string, key: string) => boolean): ToolCall {
+  const drops = (key: string, value: unknown) =>
+    value === null && (isStruct(call.arguments) || isUnknown(call.name, key));
+  const given = Object.entries(call.arguments);
+  if (!given.some(([key, value]) => drops(key, value) || (isObject(value) && isStruct(value)))) return call;
+  const { argumentsText: _, ...rest } = call;
+  const kept = given.filter(([key, value]) => !drops(key, value));
+  return { ...rest, arguments: Object.fromEntries(kept.map(([key, value]) => [key, structWithoutNulls(value)])) };
+}
+
+function structWithoutNulls(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(structWithoutNulls);
+  if (!isObject(value) || !isStruct(value)) return value;
+  const kept = Object.entries(value).filter(([, member]) => member !== null);
+  return Object.fromEntries(kept.map(([key, member]) => [key, structWithoutNulls(member)]));
 }
 
 /** A list, or its JSON, as some tables store it. */
 export function readTools(row: Row, at: string): ToolDefinition[] {
   if (row.tools == null || row.tools === "") return [];
-  const list = listOf(typeof row.tools === "string" ? parseJson(row.tools, `${at}: tools`) : row.tools, `${at}: tools`);
+  const list = listOf(typeof row.tools === "string" ? readJson(row.tools, `${at}: tools`) : row.tools, `${at}: tools`);
   return list.map((tool, index) => {
     const where = `${at}: tools[${index}]`;
     const given = isObject(tool) && isObject(tool.function) ? tool.function : tool;
@@ -284,9 +342,9 @@ function textOf(value: unknown, at: string): string {
   return value;
 }
 
-function parseJson(text: unknown, at: string): unknown {
+function readJson(text: unknown, at: string): unknown {
   try {
-    return JSON.parse(textOf(text, at));
+    return parseJson(textOf(text, at));
   } catch (error) {
     if (error instanceof UserError) throw error;
     throw new UserError(`${at} is not JSON: ${(error as Error).message}`);

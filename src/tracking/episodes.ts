@@ -133,6 +133,7 @@ const step = z
     tools: z.array(tool).optional(),
     reply: reply.optional(),
     starts: z.string().optional(),
+    textMarks: z.int().optional(),
     reward: jsonNumber.nullable(),
     advantage: z.union([jsonNumber, numbers]).optional(),
   })

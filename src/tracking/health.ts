@@ -265,6 +265,18 @@ const brokenConversations: NewRule =
     );
   };
 
+/** Texts from outside that contain control tokens: a tool may return hostile text, or quote a chat. */
+const controlTokensInText: NewRule =
+  () =>
+  ({ metrics }) => {
+    const count = metrics["batch/control_tokens_in_text"] ?? 0;
+    if (count === 0) return undefined;
+    return (
+      `${count} control tokens in the text of messages, tool results or arguments were encoded as ordinary text; look for ` +
+      "<|...|> in the results of the tools, or set rllm.chat.control_tokens_in_text=true if your prompts need them"
+    );
+  };
+
 /** The name, after `prefix`, of the largest metric that is above zero. */
 function mostFrequent(metrics: Metrics, prefix: string, among?: readonly string[]): string | undefined {
   const counts = Object.entries(metrics)
@@ -344,6 +356,9 @@ const causes: readonly NewRule[] = [
   rewardCollapse,
 ];
 
+/** Worth knowing, but no cause. */
+const notes: readonly NewRule[] = [controlTokensInText];
+
 /** Reported only while no cause is found, because their advice would be wrong then. */
 const symptoms: readonly NewRule[] = [rewardFlat];
 
@@ -359,7 +374,7 @@ const symptoms: readonly NewRule[] = [rewardFlat];
 export function watchHealth(config: Config): (metrics: Metrics) => string[] {
   const observe = observer();
   const open = (rules: readonly NewRule[]) => rules.map((rule) => ({ rule: rule(config), wasTrue: false }));
-  const watched = { causes: open(causes), symptoms: open(symptoms) };
+  const watched = { causes: open(causes), notes: open(notes), symptoms: open(symptoms) };
   return (metrics) => {
     const step = observe(metrics);
     const texts: string[] = [];
@@ -369,7 +384,7 @@ export function watchHealth(config: Config): (metrics: Metrics) => string[] {
       if (text !== undefined && !entry.wasTrue) texts.push(text);
       entry.wasTrue = text !== undefined;
     };
-    for (const entry of watched.causes) apply(entry, false);
+    for (const entry of [...watched.causes, ...watched.notes]) apply(entry, false);
     const isExplained = watched.causes.some(({ wasTrue }) => wasTrue);
     for (const entry of watched.symptoms) apply(entry, isExplained);
     return texts;

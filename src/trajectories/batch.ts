@@ -352,11 +352,17 @@ export function toBatch(
   const dropped = Object.fromEntries(Object.keys(dropMetrics).map((cause) => [cause, 0])) as Record<DropCause, number>;
   const stepCounts: number[] = [];
   const causes: SequenceCause[] = [];
+  let textMarks = 0;
+  let unreadableCalls = 0;
   let sequencesMade = 0;
   groups.forEach(({ members, role }, group) => {
     members.forEach(({ episode, trajectory }, member) => {
       const made = toSequences(trajectory);
       causes.push(...made.causes);
+      for (const { textMarks: marks = 0, reply } of trajectory.steps) {
+        textMarks += marks;
+        unreadableCalls += reply?.problems.filter(({ kind }) => kind !== "unclosed_thinking").length ?? 0;
+      }
       sequencesMade += made.sequences.length;
       stepCounts.push(trajectory.steps.length);
       for (const sequence of made.sequences) {
@@ -371,6 +377,8 @@ export function toBatch(
   });
   const metrics: Record<string, number> = {
     ...causeMetrics(causes),
+    ...(unreadableCalls > 0 ? { "batch/unreadable_tool_calls": unreadableCalls } : {}),
+    ...(textMarks > 0 ? { "batch/control_tokens_in_text": textMarks } : {}),
     ...Object.fromEntries(Object.entries(dropMetrics).map(([cause, name]) => [name, dropped[cause as DropCause]])),
     "batch/num_sequences": rows.length,
     ...spread("batch/steps_per_traj", stepCounts),

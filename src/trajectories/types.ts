@@ -97,6 +97,8 @@ export interface Step {
   reply?: ParsedReply;
   /** Why the prompt does not continue an earlier step of its trajectory; absent if it does, or if unknown. */
   starts?: SequenceStart;
+  /** How many control tokens in the texts that the prompt adds became ordinary tokens; absent if none. */
+  textMarks?: number;
   /** Reward of this step alone, if the workflow gives one. */
   reward: number | null;
   /** The advantage that the workflow gives itself, for the step or for each token. */

@@ -335,6 +335,13 @@ export const processingFlags = {
     .meta({ note: "rLLM's unified trainer no longer reads this key." }),
 };
 
+/** How the texts of a conversation become tokens. */
+export const chat = section({
+  control_tokens_in_text: off.describe(
+    "Read control tokens such as <|im_end|> in the text of messages, tool results and arguments as control tokens, as transformers does. By default they are ordinary text, so that a tool's result cannot end its turn; batch/control_tokens_in_text counts them.",
+  ),
+});
+
 const mask = (byDefault: boolean, what: string) => z.boolean().default(byDefault).describe(`Exclude episodes ${what}.`);
 
 export const compactFiltering = section({
