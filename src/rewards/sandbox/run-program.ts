@@ -23,6 +23,7 @@ import {
   findInterpreter,
   type Interpreter,
   type LocalLevel,
+  outputText,
   type SandboxLimits,
   type SandboxProgram,
   type SandboxResult,
@@ -336,7 +337,7 @@ async function letOutputEnd(child: ChildProcess): Promise<void> {
 function collect(stream: Readable): () => string {
   const pieces: Buffer[] = [];
   stream.on("data", (piece: Buffer) => pieces.push(piece));
-  return () => Buffer.concat(pieces).toString("utf8");
+  return () => outputText(Buffer.concat(pieces));
 }
 
 function limitOutput(stream: Readable, bytes: number, onExceeded: () => void): void {
