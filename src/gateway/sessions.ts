@@ -3,6 +3,7 @@
  * subagents, which have another system prompt or other tools. An agent that never offers tools has only its own calls.
  */
 
+import { createHash, randomBytes, timingSafeEqual } from "node:crypto";
 import type { GatewayAddress } from "../agents/types.ts";
 import { ownDistribution } from "../backends/engine-parts.ts";
 import { deriveSeed } from "../base/values.ts";
@@ -71,8 +72,13 @@ export interface Sessions {
   get(source: SessionName): LiveSession;
   separateSideCalls(source: SessionName): void;
   readonly live: readonly LiveSession[];
-  /** Receives the result of an agent on another server. */
-  postResult(source: SessionName, result: unknown): void;
+  /** Part of the address of a session's result. Only the agent's program learns it, not the model that it calls. */
+  resultSecret(source: SessionName): string;
+  /**
+   * Receives the result of an agent on another server.
+   * @throws GatewayError if no session has this secret, or its result was posted before
+   */
+  postResult(secret: string, result: unknown): void;
   /** Resolves with the posted result, whenever it was posted. Rejects with the signal's reason. */
   result(source: SessionName, signal: AbortSignal): Promise<unknown>;
 }
@@ -85,6 +91,7 @@ const maxUnknown = 10_000;
 
 interface Entry {
   session: LiveSession;
+  secret: string;
   isPosted: boolean;
   post: (result: unknown) => void;
   posted: Promise<unknown>;
@@ -108,7 +115,8 @@ export function createSessions(openUnknown?: (source: SessionName) => OpenSessio
     const posted = new Promise<unknown>((resolve) => {
       post = resolve;
     });
-    const entry = { session: live, isPosted: false, post, posted };
+    const secret = randomBytes(24).toString("base64url");
+    const entry = { session: live, secret, isPosted: false, post, posted };
     entries.set(keyOf(name, attempt), entry);
     return entry;
   }
@@ -164,8 +172,11 @@ export function createSessions(openUnknown?: (source: SessionName) => OpenSessio
     get live() {
       return Array.from(entries.values(), ({ session }) => session);
     },
-    postResult(source, result) {
-      const entry = entryOf(source);
+    resultSecret: (source) => entryOf(source).secret,
+    postResult(secret, result) {
+      const digest = digestOf(secret);
+      const entry = [...entries.values()].find((each) => timingSafeEqual(digestOf(each.secret), digest));
+      if (entry === undefined) throw new GatewayError("not_found", "no session waits for a result at this address");
       if (entry.isPosted) throw new GatewayError("invalid_request", "the result of this session was posted before");
       entry.isPosted = true;
       entry.post(result);
@@ -187,6 +198,7 @@ export function createSessions(openUnknown?: (source: SessionName) => OpenSessio
 }
 
 const keyOf = (name: string, attempt: number) => `${attempt} ${name}`;
+const digestOf = (text: string) => createHash("sha256").update(text).digest();
 
 // Attribution without an address: a client that was created once with `gatewayBaseURL()` calls the model for the rollout
 // whose code is running. The global `fetch` sends its calls to that rollout's own address.
@@ -313,6 +325,9 @@ export function rolloutGateway(gateway: Gateway, options: RolloutGatewayOptions)
           as: (role, instance) => entry.as(labelOf({ name: role, instance })),
           separateSideCalls: entry.separateSideCalls,
           end: entry.close,
+          get resultURL() {
+            return entry.resultURL;
+          },
           result: () => entry.result(signal),
         },
         close(ended) {
