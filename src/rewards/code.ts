@@ -101,6 +101,8 @@ const wordsOf = (code: string): string[] => code.match(/[\p{ID_Start}$_][\p{ID_C
 type Started = Pick<SandboxProgram, "command" | "files">;
 
 interface Language {
+  /** The program's file and how it is started, where that depends on the code. */
+  start?(code: string): { command: SandboxProgram["command"]; file: string };
   /** Of fences. */
   names: RegExp;
   /** What a program contains that reads its standard input. */
@@ -116,6 +118,22 @@ interface Language {
   /** Runs a test that uses functions served on descriptor 4. */
   check(test: string): Started;
 }
+
+/** Everything else is CommonJS, as Node reads it: with `require` and `module.exports`, and not in strict mode. */
+const isModule = (code: string) =>
+  /^[ \t]*(?:import\b(?![ \t]*\()|export\b|import\.meta\b|(?:(?:const|let|var)\b.*=[ \t]*)?await\b|for[ \t]+await\b)/m.test(
+    code,
+  );
+
+/** The program's value with this name, or what it exports under it. */
+const exported = (name: string, isVariable = false) => {
+  const value = isVariable ? `eval(${name})` : `eval(${JSON.stringify(name)})`;
+  const key = isVariable ? `[${name}]` : `.${name}`;
+  return (
+    `(() => { try { return ${value}; } catch (_error) { ` +
+    `if (typeof module === "undefined" || module.exports${key} === undefined) throw _error; return module.exports${key}; } })()`
+  );
+};
 
 /** Exit codes of check_program.py and check-program.mjs. */
 const checkEnds = { passed: 40, failed: 41, broken: 42 };
@@ -148,6 +166,10 @@ const languages: Record<"python" | "javascript", Language> = {
     }),
   },
   javascript: {
+    start: (code) => {
+      const file = isModule(code) ? "main.mjs" : "main.cjs";
+      return { command: ["node", file], file };
+    },
     names: /^(?:js|mjs|cjs|javascript|node|es\d*|jsx)$/,
     reads: /\bstdin\b|readFileSync\(\s*(?:0|["']\/dev\/stdin)|\breadline\b/,
     defines:
@@ -155,21 +177,23 @@ const languages: Record<"python" | "javascript", Language> = {
     command: ["node", "main.mjs"],
     file: "main.mjs",
     call: (name, mark) =>
+      "\n;(async () => {\n" +
       'const { readFileSync: _read } = await import("node:fs");\n' +
-      `const _result = await ${name}(...JSON.parse(_read(0, "utf8")));\n` +
+      `const _called = ${exported(name)};\n` +
+      'const _result = await _called(...JSON.parse(_read(0, "utf8")));\n' +
       "const _plain = JSON.stringify(_result ?? null, (_key, _value) => {\n" +
       '  if (typeof _value !== "function" && (typeof _value !== "number" || Number.isFinite(_value))) return _value;\n' +
       '  throw new TypeError("the result holds " + String(_value) + ", which JSON does not have");\n' +
       "});\n" +
-      `console.log("\\n" + ${JSON.stringify(mark)} + _plain)`,
-    serve: (code) => ({
-      command: ["node", "main.mjs"],
-      files: withOwn(
-        ["serve-program.mjs", "plain-data.mjs"],
-        "main.mjs",
-        `${code}\nawait (await import("./serve-program.mjs")).serve((_name) => eval(_name));\n`,
-      ),
-    }),
+      `console.log("\\n" + ${JSON.stringify(mark)} + _plain);\n})();`,
+    serve: (code) => {
+      const file = isModule(code) ? "main.mjs" : "main.cjs";
+      const serving = `import("./serve-program.mjs").then((_m) => _m.serve((_name) => ${exported("_name", true)}));`;
+      return {
+        command: ["node", file],
+        files: withOwn(["serve-program.mjs", "plain-data.mjs"], file, `${code}\n;${serving}\n`),
+      };
+    },
     check: (test) => ({
       command: [
         "node",
@@ -328,9 +352,10 @@ export async function codeTests(reply: string, tests: readonly CodeTest[], optio
 async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): Promise<string | undefined> {
   const { sandbox, limits, signal } = options;
   const language = languages[options.language ?? "python"];
-  const shared = { command: language.command, limits, signal };
+  const { command, file } = language.start?.(code) ?? language;
+  const shared = { command, limits, signal };
   const run = (text: string, stdin: string): Promise<SandboxResult> => {
-    const program: SandboxProgram = { ...shared, files: { [language.file]: text }, stdin };
+    const program: SandboxProgram = { ...shared, files: { [file]: text }, stdin };
     return sandbox.run(program);
   };
   if ("stdin" in test) {

@@ -180,12 +180,16 @@ def fault_of(tree, names):
         if ends and any(isinstance(node, (ast.Assert, ast.Raise)) for rest in tree.body[place:] for node in ast.walk(rest)):
             return "line %d of the test ends its process: it exits with 0 before the checks that follow" % statement.lineno
     functions = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    is_new = lambda node: isinstance(node, ast.Call) and ast.unparse(node.func) in names and proxies.CLASS_NAME.fullmatch(ast.unparse(node.func))
+    made = {ast.unparse(target) for node in ast.walk(tree) if isinstance(node, ast.Assign) and is_new(node.value) for target in node.targets}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for base in node.bases:
                 if isinstance(base, ast.Name) and base.id in names:
                     return "line %d of the test subclasses %s of the program, which runs in another process" % (node.lineno, base.id)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+        receiver = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+        is_method = receiver is not None and (is_new(receiver) or ast.unparse(receiver) in made)
+        if isinstance(node, ast.Call) and (is_method or (isinstance(node.func, ast.Name) and node.func.id in names)):
             for each in (*node.args, *(keyword.value for keyword in node.keywords)):
                 if isinstance(each, ast.Lambda) or (isinstance(each, ast.Name) and each.id in functions):
                     return "line %d of the test passes functions of its own to the program" % node.lineno
