@@ -10,13 +10,13 @@ import json
 import math
 import pathlib
 import re
-import types
 import uuid
 
 LIMIT = 2**53
 BASES = (int, float, complex, list, tuple, set, frozenset, dict, bytes)
 VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 """Classes of the language that a program may return, or that a test may pass, as they are."""
+EMPTY = {kind.__name__: kind for kind in (bool, str, *BASES)}
 BUILT_IN = {
     name: value
     for name, value in vars(builtins).items()
@@ -40,8 +40,8 @@ LIBRARY = {
     "ordered": (collections.OrderedDict, lambda value: list(value.items()), collections.OrderedDict),
     "default": (
         collections.defaultdict,
-        lambda value: [BUILT_IN.get(getattr(value.default_factory, "__name__", None)), list(value.items())],
-        lambda parts: collections.defaultdict(*parts),
+        lambda value: [getattr(value.default_factory, "__name__", None), list(value.items())],
+        lambda parts: collections.defaultdict(EMPTY.get(parts[0]), dict(parts[1])),
     ),
     "decimal": (decimal.Decimal, str, decimal.Decimal),
     "fraction": (
@@ -60,7 +60,6 @@ LIBRARY = {
     "uuid": (uuid.UUID, str, uuid.UUID),
     "path": (type(pathlib.Path()), str, pathlib.Path),
     "pure path": (type(pathlib.PurePath()), str, pathlib.PurePath),
-    "namespace": (types.SimpleNamespace, lambda value: list(vars(value).items()), lambda parts: types.SimpleNamespace(**dict(parts))),
 }
 LIBRARY_TAGS = {kind: tag for tag, (kind, _parts, _make) in LIBRARY.items()}
 

@@ -29,7 +29,10 @@ COLLECTIONS = {kind.__name__: kind for kind, _parts, _make in LIBRARY.values() i
 CLASSES = ("class", "collection")
 CLASS_NAME = re.compile(r"_*[A-Z][A-Za-z0-9]*")
 # Operations that cannot change an object of the program.
-READING = set("name getattr state class classes hash str repr bool len".split())
+READING = set("name parameters getattr state class classes hash str repr bool len eq ne lt le gt ge".split())
+# Methods of plain types that answer whether a value has what the test passes.
+PREDICATES = set("startswith endswith count index find rfind rindex issubset issuperset isdisjoint match fullmatch search has".split())
+PREDICATES |= {name for name in PLAIN_NAMES if name.startswith(("is", "__"))} | set(COMPARISONS.split())
 
 
 class ProgramEnded(BaseException):
@@ -84,6 +87,10 @@ class Session:
         self.clock = 0
         self.changed = 0
         """When the program last ran what may change an object."""
+        self.parameters = {}
+        """The names of a class's parameters, by its number. They are known before the test passes anything."""
+        self.texts = {}
+        """The texts of members of enums."""
         self.shared = {}
         """When an object was last passed to the program, by its number."""
         self.has_run = self.decided = False
@@ -142,7 +149,7 @@ def ask(operation, *arguments, **keywords):
         if not session.used:
             session.used = True
             for name in session.class_names:
-                look_up(name)
+                learn_parameters(look_up(name))
         for each in arguments:
             make(each)
         session.clock += 1
@@ -191,6 +198,16 @@ def given_in(value):
         for each in value.values() if isinstance(value, dict) else value:
             yield from given_in(each)
     yield value
+
+
+def learn_parameters(kind):
+    if isinstance(kind, Proxy) and object.__getattribute__(kind, "_proxy_kind") == "a class":
+        try:
+            names = ask("parameters", kind)
+        except Exception:
+            return
+        if isinstance(names, list) and all(isinstance(each, str) for each in names):
+            session.parameters[number_of(kind)] = names
 
 
 def update(old, new):
@@ -284,9 +301,12 @@ class Mirrored:
     """Base of objects that stand for the program's exceptions, named tuples and members of enums: their data is here."""
 
     def __getattr__(self, name):
-        if name.startswith("__") or name in ("program_object", "program_text"):
+        if name.startswith("_" if isinstance(self, enum.Enum) else "__") or name in ("program_object", "program_text"):
             raise AttributeError(name)
-        return ask("getattr", self, name)
+        result = ask("getattr", self, name)
+        if name in PLAIN_NAMES and isinstance(result, Proxy):
+            raise wrong(NotPlainData("a method %s of the program is not one of plain data" % name))
+        return result
 
 
 class MirroredClass(type):
@@ -358,6 +378,15 @@ def mirrored_record(number, name, fields, defaults):
     return mirrored(number, type(str(name), (plain, Mirrored), members))
 
 
+def forward_between_members(operation):
+    def compare(self, other):
+        if not isinstance(other, Mirrored):
+            raise wrong(NotPlainData("a member of an enum of the program is not plain data"))
+        return bool(ask(operation, self, other))
+
+    return compare
+
+
 def forward_call(self, *arguments, **keywords):
     return ask("call", self, *arguments, **keywords)
 
@@ -367,7 +396,7 @@ def mirrored_enum(number, name, sort, members, own):
     if int(number) in session.classes:
         return session.classes[int(number)]
     base = {"str": (str, Mirrored, enum.Enum), "IntEnum": (int, Mirrored, enum.Enum)}.get(sort, (Mirrored, getattr(enum, sort)))
-    methods = {"__%s__" % each: forward(each) for each in own if each not in ("str", "repr", "format")}
+    methods = {"__%s__" % each: forward_between_members(each) for each in own if each not in ("str", "repr", "format")}
     methods.update({"__%s__" % each: forward_text(each) for each in own if each in ("str", "repr")})
     if "str" in own:
         methods["__format__"] = lambda self, how: format(str(self), how)
@@ -410,6 +439,9 @@ def look_up(name):
         if name in session.class_names:
             return missing
         raise
+    if isinstance(value, type) and issubclass(AssertionError, value):
+        # `except Bad` would also catch the test's own failure.
+        value = type(name, (ProgramError,), {"program_number": 0})
     if role == "collection":
         session.collections[number_of(value)] = COLLECTIONS[name]
     if name in session.class_names:
@@ -444,6 +476,8 @@ class Proxy:
 
     def __getattr__(self, name):
         role = role_of(self)
+        if name in PREDICATES and "entered" in object.__getattribute__(self, "_proxy_said"):
+            refuse(self)
         if name.startswith("__") and name.endswith("__") and role not in CLASSES and name not in PLAIN_NAMES:
             if name in ("__wrapped__", "__notes__", "__length_hint__", "__array__", "__fspath__"):
                 raise AttributeError(name)
@@ -556,14 +590,13 @@ class Proxy:
         return number_of(kind) is not None and number_of(self) in ask("classes", kind)
 
     def __enter__(self):
-        """What a test enters is an object to it, as what it constructs is."""
-        return with_role(ask("enter", self), "constructed")
+        return entered(self, ask("enter", self))
 
     def __exit__(self, kind, error, trace):
         return leave("exit", self, kind, error, trace)
 
     async def __aenter__(self):
-        return with_role(ask("aenter", self), "constructed")
+        return entered(self, ask("aenter", self))
 
     async def __aexit__(self, kind, error, trace):
         return leave("aexit", self, kind, error, trace)
@@ -588,7 +621,7 @@ def construct(kind, arguments, keywords):
     if library is not None and not isinstance(result, Proxy):
         return library(*arguments, **keywords)
     if isinstance(result, Proxy):
-        object.__setattr__(result, "_proxy_made", (arguments, keywords))
+        object.__setattr__(result, "_proxy_made", (number_of(kind), arguments, keywords))
     return result
 
 
@@ -731,7 +764,7 @@ def same(left, right):
 def are_kept(left, right):
     """Whether one of the objects that the test constructs contains the arguments, if it constructs one."""
     made = [object.__getattribute__(each, "_proxy_made") for each in (left, right)]
-    constructed = [each for each, parts in zip((left, right), made) if parts is not None and any(parts)]
+    constructed = [each for each, parts in zip((left, right), made) if parts is not None and any(parts[1:])]
     same_arguments = all(made) and to_line(encode(made[0], pack)) == to_line(encode(made[1], pack))
     if not constructed or same_arguments or any(contains_arguments(each) for each in constructed):
         return True
@@ -740,9 +773,21 @@ def are_kept(left, right):
 
 
 def contains_arguments(value):
-    arguments, keywords = object.__getattribute__(value, "_proxy_made")
+    number, arguments, keywords = object.__getattribute__(value, "_proxy_made")
     state = state_of(value)
-    return isinstance(state, State) and keeps(state, [*arguments, *keywords.values()])
+    if not isinstance(state, State):
+        return False
+    names = session.parameters.get(number, [])
+    passed = {**dict(zip(names, arguments)), **keywords}
+    if len(names) >= len(arguments) and all(keeps_as(state, name, each) for name, each in passed.items()):
+        return True
+    return keeps(state, [*arguments, *keywords.values()])
+
+
+def keeps_as(state, name, argument):
+    """Whether an attribute with the name of a parameter has its value."""
+    fields = [each for key, each in state.fields.items() if re.fullmatch(r"(_\w+_|_)?_?" + re.escape(name), str(key))]
+    return any(each == argument or scalars(each) == scalars(argument) for each in fields)
 
 
 def known_before(result, expected):
@@ -758,6 +803,14 @@ def known_before(result, expected):
 
 def note(text):
     session.note = session.note or text
+
+
+def entered(context, result):
+    """The same object is trusted as before, except to say whether it has what a test expects of plain data."""
+    if isinstance(result, Proxy) and number_of(result) == number_of(context):
+        object.__getattribute__(result, "_proxy_said")["entered"] = True
+        with_role(result, role_of(context))
+    return result
 
 
 def leave(operation, context, kind, error, trace):
@@ -811,7 +864,10 @@ def forward_text(operation):
 
     def text(self):
         answer = ask(operation, self)
-        if isinstance(self, Proxy) and role_of(self) != "constructed":
+        if not isinstance(self, Proxy):
+            if answer != session.texts.setdefault((number_of(self), self.name, operation), answer):
+                raise wrong(NotPlainData("a member of an enum of the program is not plain data"))
+        elif role_of(self) != "constructed":
             if answer != object.__getattribute__(self, "_proxy_said").setdefault(operation, answer):
                 refuse(self)
         return answer
@@ -820,7 +876,11 @@ def forward_text(operation):
 
 
 def forward_of_constructed(operation):
-    return lambda self, *arguments: (forward(operation) if role_of(self) == "constructed" else refuse)(self, *arguments)
+    def use(self, *arguments):
+        entered = "entered" in object.__getattribute__(self, "_proxy_said") and operation in ("contains", "abs", "int", "float")
+        return (forward(operation) if role_of(self) == "constructed" and not entered else refuse)(self, *arguments)
+
+    return use
 
 
 def forward_between_constructed(operation):

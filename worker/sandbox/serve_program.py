@@ -20,7 +20,7 @@ del sys.path[0]
 # A function that modifies its arguments has modified copies, which the test gets back.
 MUTABLE = (list, dict, set, bytearray, collections.deque)
 # Methods that an enum's class may define for its members, which the test's process then asks for.
-OF_MEMBERS = "str repr format lt le gt ge add sub mul".split()
+OF_MEMBERS = "str repr format lt le gt ge".split()
 
 
 def kind_of(value):
@@ -97,6 +97,11 @@ class Server:
         classes = (value if isinstance(value, type) else type(value)).__mro__
         return [self.number_of(each) for each in classes]
 
+    def perform_parameters(self, kind):
+        """The names of a class's parameters, in their order."""
+        code = getattr(kind.__init__, "__code__", None)
+        return list(code.co_varnames[1 : code.co_argcount]) if code else []
+
     def perform_class(self, value):
         return type(value)
 
@@ -137,7 +142,8 @@ class Server:
             name = value.name if type(value).__members__.get(value.name) is value else None
             return {"member": [self.keep_class(type(value)), name, self.encode(value.value)]}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return {"record": [self.keep_class(type(value)), [self.encode(each) for each in value]]}
+            kind, items = self.keep_class(type(value)), [self.encode(each) for each in value]
+            return {"record": [kind, items]} if "record class" in kind else {"tuple": items}
         return {"object": [self.number_of(value), kind_of(value)]}
 
     def keep_class(self, kind):
