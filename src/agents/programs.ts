@@ -4,8 +4,7 @@ import { randomUUID } from "node:crypto";
 import { Agent, interceptors, request } from "undici";
 import { RunError, UserError } from "../base/errors.ts";
 import { answerText } from "../base/http.ts";
-import { guardGroup } from "../base/processes.ts";
-import { killMarked } from "../rewards/sandbox/limits.ts";
+import { guardGroup, killMarked } from "../base/processes.ts";
 import type { GatewayAccess, Outcome, Workflow } from "./types.ts";
 
 /** How an agent's program ended. */
@@ -181,7 +180,7 @@ function runProgram(
       } catch {
         // It has ended already.
       }
-      if (process.platform === "linux") killMarked([marker]);
+      killMarked([marker]);
     };
     const stop = () => {
       kill();

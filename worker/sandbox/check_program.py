@@ -321,7 +321,6 @@ def run_module(tree, module):
 def judge(source):
     """The exit code for a test of the program with which `proxies.begin` was called, and the reason."""
     session, watch = proxies.session, Watch()
-    real_exit = os._exit
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     sys.argv = ["test.py"]
@@ -348,7 +347,7 @@ def judge(source):
             threading._shutdown()  # waits for threads, and ends the idle ones of executors
     except BaseException as error:
         why = describe(error)
-    os._exit = real_exit
+    os._exit = leave_process
     if session.broken is not None:
         return BROKEN, session.broken
     why = watch.failure() or why or session.wrong

@@ -91,6 +91,8 @@ class Session:
         """The names of a class's parameters, by its number. They are known before the test passes anything."""
         self.texts = {}
         """The texts of members of enums."""
+        self.passed = []
+        """Numbers of the objects in the operation that is sent."""
         self.shared = {}
         """When an object was last passed to the program, by its number."""
         self.has_run = self.decided = False
@@ -115,8 +117,12 @@ def wrong(error):
 
 def pack(value):
     """What the program gets for a value that is not plain data."""
+    passed = session.passed
+    make(value)
+    session.passed = passed
     number = number_of(value)
     if number is not None:
+        passed.append(number)
         if isinstance(value, Mirrored) and isinstance(value, enum.Enum):
             return {"member": [number, value.name, encode(value.value, pack)]}
         return {"record": [number, [encode(each, pack) for each in value]]} if isinstance(value, tuple) else {"object": [number, ""]}
@@ -159,13 +165,17 @@ def ask(operation, *arguments, **keywords):
         # Before the program has returned a value, only the test is to blame for what it passes.
         if operation not in READING:
             session.decided = session.has_run or not (isinstance(callee, type) or (isinstance(callee, Proxy) and from_name(callee)))
+        session.passed = []
         try:
             line = to_line([encode(part, pack) for part in (operation, list(arguments), keywords)])
         except NotPlain as error:
             raise wrong(NotPlainData("the test passes %s" % error)) from None
+        passed = session.passed
         session.has_run = session.has_run or operation not in READING
-        if any(isinstance(each, Coroutine) for group in given_in(arguments) if isinstance(group, (set, frozenset)) for each in group):
-            refuse(next(each for group in given_in(arguments) if isinstance(group, (set, frozenset)) for each in group))
+        for group in given_in(arguments) if passed else ():
+            for each in group if isinstance(group, (set, frozenset)) else ():
+                if isinstance(each, Coroutine):
+                    refuse(each)
         reply = session.exchange(line)
         if not reply.endswith(b"\n"):
             raise wrong(ProgramEnded("the program ended"))
@@ -180,8 +190,7 @@ def ask(operation, *arguments, **keywords):
         if kind == "raise":
             raise raised(result, operation)
         if operation not in READING or is_function(result):
-            for each in filter(None, map(number_of, given_in([arguments, keywords]))):
-                session.shared[each] = session.clock
+            session.shared.update(dict.fromkeys(passed, session.clock))
         given = [*arguments[1:], *keywords.values()]
         for old, new in zip(arguments[1:-1] if operation == "construct" else given, changed):
             update(old, new)
@@ -333,11 +342,10 @@ def mirrored_error(number, name, bases):
     bases = [decode(each, unpack) for each in bases]
     own = [each for each in bases if isinstance(each, type) and issubclass(each, Mirrored)]
     known = [each for each in bases if isinstance(each, type) and issubclass(each, Exception) and each not in own]
-    kinds = [own or [Mirrored], *([[*(own or [Mirrored]), each]] for each in known)]
-    kinds = [(*own, *known) if own else (Mirrored, *known), (*(own or [Mirrored]), *(known[:1] or ([] if own else [ProgramError])))]
-    for parents in kinds:
+    own = own or [Mirrored]
+    for parents in ((*own, *known), (*own, *known[:1]), (*own, ProgramError)):
         try:
-            if any(issubclass(each, BaseException) for each in parents):
+            if any(issubclass(each, Exception) for each in parents):
                 members = {"program_number": int(number), "__module__": "__main__", "__str__": lambda self: self.program_text}
                 return mirrored(number, MirroredClass(str(name), parents, members))
         except TypeError:

@@ -709,6 +709,23 @@ a, b = g(1), 2
 assert next(a) == 1
 """,
     ),
+    (
+        """
+class P:
+  def __init__(self, x): self.x = x
+  def __eq__(self, o): return self.x == o.x
+def total(ps): return sum(p.x for p in ps)
+def first(ps): return ps[0]
+""",
+        """
+ps = [P(1), P(2)]
+assert total(ps) == 3
+assert ps == [P(1), P(2)]
+assert first([P(4)]) == P(4)
+assert first(ps) == ps[0]
+assert first(ps) is ps[0]
+""",
+    ),
 ]
 
 FORGED = [

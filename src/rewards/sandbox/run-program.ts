@@ -9,10 +9,10 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { RunError, UserError } from "../../base/errors.ts";
 import { isOwnerGone, ownerMark } from "../../base/files.ts";
+import { killMarked } from "../../base/processes.ts";
 import {
   type Cgroup,
   type Family,
-  killMarked,
   listProcesses,
   openCgroup,
   removeLeftCgroups,
