@@ -107,3 +107,16 @@ test("languages of blocks", () => {
   const reply = "```C++\n1\n```\n~~~ js\n2\n~~~\n```\n3\n```";
   expect(codeBlocks(reply).map(({ language }) => language)).toEqual(["c++", "js", ""]);
 });
+
+test.each([
+  "> ".repeat(200_000),
+  `1. ${" ".repeat(200_000)}\`\`\`\n${`${" ".repeat(1000)}x\n`.repeat(200)}`,
+  "- ".repeat(200_000),
+  "`".repeat(400_000),
+  `${"```\n".repeat(100_000)}`,
+  `${">".repeat(100_000)}\`\`\`\n${`${">".repeat(1000)}x\n`.repeat(200)}`,
+])("linear time: the blocks of %.10s", (reply) => {
+  const start = performance.now();
+  codeBlock(reply);
+  expect(performance.now() - start).toBeLessThan(2000);
+});

@@ -15,7 +15,7 @@ export interface CodeBlock {
 }
 
 /** A fence, inside of quotes and list items: their marks, the fence, and its info string, which has no backtick after backticks. */
-const fence = /^((?:[ \t]*> ?)*)((?:[ \t]*(?:[-*+]|\d{1,9}[.)])(?=[ \t]))*[ \t]*)(?:(`{3,})([^`]*)|(~{3,})(.*))$/;
+const fence = /^((?:[ \t]*>)*)((?:[ \t]*(?:[-*+]|\d{1,9}[.)])(?=[ \t]))*[ \t]*)(?:(`{3,})([^`]*)|(~{3,})(.*))$/;
 
 /** The closed fenced blocks, as CommonMark reads them. An indented block, as in a list, loses the indentation of its fence. */
 export function codeBlocks(reply: string): CodeBlock[] {
@@ -27,7 +27,7 @@ export function codeBlocks(reply: string): CodeBlock[] {
       inList ||= /^[ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]/.test(line);
       const [, quotes = "", before = "", ticks, afterTicks, tildes, afterTildes] = fence.exec(line) ?? [];
       const marks = ticks ?? tildes;
-      const indent = widthOf(before);
+      const indent = widthOf(quotes === "" ? before : before.replace(/^ /, ""));
       // Four blanks are an indented block, which shows a fence, except in a list.
       if (marks === undefined || (indent > 3 && !inList)) continue;
       const language = /[\w+#-]+/.exec(afterTicks ?? afterTildes ?? "")?.[0].toLowerCase() ?? "";
@@ -50,14 +50,15 @@ const widthOf = (blanks: string) =>
 
 function withoutQuotes(line: string, count: number): string {
   let rest = line;
-  for (let index = 0; index < count; index++) rest = rest.replace(/^[ \t]*> ?/, "");
-  return rest;
+  for (let index = 0; index < count && /^[ \t]*>/.test(rest); index++) rest = rest.slice(rest.indexOf(">") + 1);
+  return count > 0 ? rest.replace(/^ /, "") : rest;
 }
 
 function withoutIndent(line: string, indent: number): string {
   let at = 0;
-  for (let width = 0; width < indent && (line[at] === " " || line[at] === "\t"); at++)
-    width = widthOf(line.slice(0, at + 1));
+  for (let width = 0; width < indent && (line[at] === " " || line[at] === "\t"); at++) {
+    width += line[at] === "\t" ? 4 - (width % 4) : 1;
+  }
   return line.slice(at);
 }
 
