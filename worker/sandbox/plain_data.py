@@ -33,6 +33,7 @@ class NotPlain(Exception):
 LIBRARY = {
     "bytearray": (bytearray, bytes, bytearray),
     "memoryview": (memoryview, bytes, memoryview),
+    "slice": (slice, lambda value: [value.start, value.stop, value.step], lambda parts: slice(*parts)),
     "range": (range, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)),
     "deque": (collections.deque, lambda value: [list(value), value.maxlen], lambda parts: collections.deque(*parts)),
     "array": (array.array, lambda value: [value.typecode, list(value)], lambda parts: array.array(*parts)),

@@ -423,6 +423,7 @@ def mirrored_enum(number, name, sort, members, own):
 
 
 def role_of(value):
+    make(value)
     return object.__getattribute__(value, "_proxy_role")
 
 
@@ -766,15 +767,16 @@ def same(left, right):
         equal = equal and claimed
     if not equal:
         return False
-    return are_kept(left, right) and known_before(result, expected)
+    return are_kept(left, right, number_of(left) == number_of(right)) and known_before(result, expected)
 
 
-def are_kept(left, right):
-    """Whether one of the objects that the test constructs contains the arguments, if it constructs one."""
+def are_kept(left, right, identical):
+    """Whether one of the objects that the test constructs contains the arguments, if it constructs one. One that it passed on is known."""
     made = [object.__getattribute__(each, "_proxy_made") for each in (left, right)]
     constructed = [each for each, parts in zip((left, right), made) if parts is not None and any(parts[1:])]
     same_arguments = all(made) and to_line(encode(made[0], pack)) == to_line(encode(made[1], pack))
-    if not constructed or same_arguments or any(contains_arguments(each) for each in constructed):
+    passed_on = identical and any(session.shared.get(number_of(each), 0) > object.__getattribute__(each, "_proxy_born") for each in constructed)
+    if not constructed or same_arguments or passed_on or any(contains_arguments(each) for each in constructed):
         return True
     note("the arguments with which the test constructs an object are not its attributes, so that it cannot be compared")
     return False
@@ -852,7 +854,7 @@ def identical(left, right):
     for each in (left, right):
         if object.__getattribute__(each, "_proxy_made") is None:
             object.__setattr__(each, "_proxy_state", object.__getattribute__(each, "_proxy_state") or (0, None, object.__getattribute__(each, "_proxy_born")))
-    return number_of(left) == number_of(right) and are_kept(left, right) and known_before(left, right)
+    return number_of(left) == number_of(right) and are_kept(left, right, True) and known_before(left, right)
 
 
 def not_plain(value):
@@ -886,7 +888,8 @@ def forward_text(operation):
 def forward_of_constructed(operation):
     def use(self, *arguments):
         entered = "entered" in object.__getattribute__(self, "_proxy_said") and operation in ("contains", "abs", "int", "float")
-        return (forward(operation) if role_of(self) == "constructed" and not entered else refuse)(self, *arguments)
+        result = (forward(operation) if role_of(self) == "constructed" and not entered else refuse)(self, *arguments)
+        return with_role(result, "constructed") if operation in ("neg", "pos", "invert") else result
 
     return use
 

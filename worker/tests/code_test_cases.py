@@ -726,6 +726,333 @@ assert first(ps) == ps[0]
 assert first(ps) is ps[0]
 """,
     ),
+    (
+        """
+class A:
+  kind='a'
+  def __init__(s,n): s._n=n
+  @property
+  def n(s): return s._n
+  @n.setter
+  def n(s,v):
+    if v<0: raise ValueError('neg')
+    s._n=v
+  @staticmethod
+  def twice(x): return 2*x
+  @classmethod
+  def make(c,x): return c(x)
+""",
+        """
+a=A(1)
+a.n=5
+assert a.n==5 and A.kind=='a' and A.twice(2)==4 and A.make(3).n==3
+try:
+  a.n=-1
+  assert False
+except ValueError: pass
+assert hasattr(a,'n') and not hasattr(a,'zz') and getattr(a,'n')==5
+assert a.__dict__ == {'_n':5}
+""",
+    ),
+    (
+        """
+class S:
+  def area(s): return 0
+class Q(S):
+  def __init__(s,x): s.x=x
+  def area(s): return s.x**2
+  def __repr__(s): return f'Q({s.x})'
+def mk(v): return [Q(x) for x in v]
+""",
+        """
+q=mk([3,1,2])
+assert [s.area() for s in q]==[9,1,4]
+assert [s.x for s in sorted(q,key=lambda o:o.x)]==[1,2,3]
+assert max(q,key=lambda o:o.x).x==3
+assert repr(q[0])=='Q(3)' and f'{q[1]}'=='Q(1)'
+assert str(q)=='[Q(3), Q(1), Q(2)]'
+""",
+    ),
+    (
+        """
+class L:
+  def __init__(s): s.c={}
+  def get(s,k): return s.c.get(k,-1)
+  def put(s,k,v): s.c[k]=v
+""",
+        """
+c=L()
+c.put(1,1)
+assert c.get(1)==1 and c.get(2)==-1
+""",
+    ),
+    (
+        """
+class Solution:
+  def twoSum(self, nums, target):
+    d={}
+    for i,x in enumerate(nums):
+      if target-x in d: return [d[target-x],i]
+      d[x]=i
+""",
+        """
+def check(candidate):
+  assert candidate(nums=[2,7,11,15],target=9)==[0,1]
+check(Solution().twoSum)
+""",
+    ),
+    (
+        """
+def counter():
+  n=0
+  def inc():
+    nonlocal n
+    n+=1
+    return n
+  return inc
+""",
+        """
+c=counter()
+assert c()==1
+assert c()==2
+assert counter()()==1
+""",
+    ),
+    (
+        """
+import functools
+def memo(f):
+  c={}
+  @functools.wraps(f)
+  def w(*a):
+    if a not in c: c[a]=f(*a)
+    return c[a]
+  w.cache=c
+  return w
+@memo
+def fib(n): return n if n<2 else fib(n-1)+fib(n-2)
+""",
+        """
+assert fib(30)==832040
+assert fib.cache[(1,)]==1
+assert fib.__name__=='fib'
+""",
+    ),
+    (
+        """
+def gen():
+  x=yield 1
+  yield x*2
+""",
+        """
+g=gen()
+assert next(g)==1
+assert g.send(5)==10
+try:
+  next(g)
+  assert False
+except StopIteration: pass
+""",
+    ),
+    (
+        """
+class V:
+  def __init__(s,*a): s.v=list(a)
+  def __getitem__(s,i): return s.v[i]
+  def __len__(s): return len(s.v)
+  def __neg__(s): return V(*[-x for x in s.v])
+  def __bool__(s): return any(s.v)
+  def __call__(s,x): return x+1
+  def __contains__(s,x): return x in s.v
+""",
+        """
+v=V(1,2,3)
+assert v[0]==1 and v[1:]==[2,3] and len(v)==3 and (-v)[0]==-1 and bool(v) and v(1)==2 and 3 in v and 9 not in v
+assert list(v)==[1,2,3] and sum(v)==6
+""",
+    ),
+    (
+        """
+class T:
+  def __init__(s,v,l=None,r=None): s.val=v; s.left=l; s.right=r
+def build(a):
+  if not a: return None
+  m=len(a)//2
+  return T(a[m],build(a[:m]),build(a[m+1:]))
+def depth(t): return 0 if t is None else 1+max(depth(t.left),depth(t.right))
+""",
+        """
+t=build([1,2,3])
+assert t.val==2 and t.left.val==1 and t.right.val==3 and t.left.left is None
+assert depth(t)==2 and depth(None)==0
+def inorder(n): return [] if n is None else inorder(n.left)+[n.val]+inorder(n.right)
+assert inorder(t)==[1,2,3]
+assert inorder(build([]))==[]
+def walk(n): return walk(n.left)+[n.val]+walk(n.right) if n else []
+assert walk(build([5,6]))==[5,6]
+""",
+    ),
+    (
+        """
+class N:
+  def __init__(s,v): s.val=v; s.next=None
+def cyc(h):
+  a=b=h
+  while b and b.next:
+    a=a.next; b=b.next.next
+    if a is b: return True
+  return False
+def meet(h): return h.next
+""",
+        """
+a=N(1); b=N(2); a.next=b; b.next=a
+assert cyc(a) is True
+assert cyc(N(1)) is False
+assert meet(a) is b
+assert a.next is b and b.next is a
+assert a != b and not (a == b)
+""",
+    ),
+    (
+        """
+class E(ValueError): pass
+class Acc:
+  def __init__(s,o,b=0): s.owner=o; s.balance=b
+  def withdraw(s,x):
+    if x>s.balance: raise E(f'need {x-s.balance} more')
+    s.balance-=x
+    return s.balance
+  def __str__(s): return f'{s.owner}: {s.balance}'
+""",
+        """
+import unittest
+class T(unittest.TestCase):
+  def setUp(self): self.a=Acc('x',10)
+  def test_w(self):
+    self.assertEqual(self.a.withdraw(3),7)
+    with self.assertRaises(E) as c: self.a.withdraw(99)
+    self.assertIn('need 92',str(c.exception))
+    self.assertEqual(str(self.a),'x: 7')
+    self.assertIsInstance(self.a, Acc)
+    self.assertIsNotNone(self.a)
+if __name__=='__main__': unittest.main()
+""",
+    ),
+    (
+        """
+from collections import OrderedDict
+class LRU(OrderedDict):
+  def __init__(s,n): super().__init__(); s.n=n
+  def get(s,k):
+    if k not in s: return -1
+    s.move_to_end(k); return s[k]
+  def put(s,k,v):
+    s[k]=v; s.move_to_end(k)
+    if len(s)>s.n: s.popitem(last=False)
+""",
+        """
+c=LRU(2)
+c.put(1,1); c.put(2,2)
+assert c.get(1)==1
+c.put(3,3)
+assert c.get(2)==-1 and len(c)==2 and 3 in c and list(c)==[1,3]
+""",
+    ),
+    (
+        """
+class Graph:
+  def __init__(s): s.adj={}
+  def add_edge(s,a,b): s.adj.setdefault(a,set()).add(b); s.adj.setdefault(b,set()).add(a)
+  def neighbors(s,a): return s.adj[a]
+  def bfs(s,a):
+    seen=[a]
+    for x in seen:
+      for y in sorted(s.adj[x]):
+        if y not in seen: seen.append(y)
+    return seen
+""",
+        """
+g=Graph()
+for a,b in [(1,2),(2,3)]: g.add_edge(a,b)
+assert g.neighbors(2)=={1,3} and g.bfs(1)==[1,2,3] and g.adj[1]=={2}
+""",
+    ),
+    (
+        """
+import datetime as dt, decimal, uuid, pathlib
+def f(): return dt.timedelta(days=1), dt.time(1,2), uuid.UUID(int=5), pathlib.PurePosixPath('/a/b').name, decimal.Decimal('1.10')
+def p(): return pathlib.Path('/a')/'b'
+""",
+        """
+import datetime, uuid, decimal, pathlib
+a=f()
+assert a[0]==datetime.timedelta(days=1) and a[0].total_seconds()==86400 and a[1].hour==1 and a[2]==uuid.UUID(int=5) and a[3]=='b' and str(a[4])=='1.10'
+assert p()==pathlib.Path('/a/b') and p().name=='b'
+""",
+    ),
+    (
+        """
+from dataclasses import dataclass, asdict, replace
+@dataclass
+class P:
+  x: int
+  tags: list
+  def move(s,d): return replace(s,x=s.x+d)
+def d(p): return asdict(p)
+""",
+        """
+p=P(1,['a'])
+assert p.move(2)==P(3,['a'])
+assert d(p)=={'x':1,'tags':['a']}
+p.tags.append('b')
+assert p == P(x=1, tags=['a']) or True
+assert p.move(1).x==2
+""",
+    ),
+    (
+        """
+import numbers
+def f(a): return type(a).__name__
+class Z: pass
+""",
+        """
+assert f(1)=='int' and f([])=='list'
+assert type(Z()).__name__=='Z' and Z().__class__.__name__=='Z' and Z.__name__=='Z'
+assert isinstance(Z(), Z) and type(Z()) is Z and type(Z()) == Z
+""",
+    ),
+    (
+        """
+class Shape:
+  def area(self): raise NotImplementedError('sub')
+from abc import ABC, abstractmethod
+class B(ABC):
+  @abstractmethod
+  def g(self): ...
+""",
+        """
+try:
+  Shape().area()
+  assert False
+except NotImplementedError as e: assert str(e)=='sub'
+try:
+  B()
+  assert False
+except TypeError: pass
+""",
+    ),
+    (
+        """
+def f(s): return s.split()
+def g(x, *a, k=1, **kw): return (x, a, k, kw)
+""",
+        """
+for s, w in {'a b':['a','b'],'':[]}.items():
+  assert f(s)==w, s
+assert g(1,2,3,k=4,z=5)==(1,(2,3),4,{'z':5})
+assert all(isinstance(x,str) for x in f('a b'))
+""",
+    ),
 ]
 
 FORGED = [
