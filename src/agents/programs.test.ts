@@ -119,6 +119,45 @@ describe("a program", () => {
     },
   );
 
+  test("gets the named fields of the row and a few variables, not the answer or this process's secrets", async () => {
+    process.env.SOME_API_KEY = "secret of this process";
+    const rows = [{ word: "one", answer: "hidden" }];
+    const source = `let text = JSON.stringify(process.env);
+      for await (const line of process.stdin) text += line;
+      console.log(text);`;
+    const outputs: string[] = [];
+    const workflow = commandAgent<(typeof rows)[0]>({
+      command: node(source),
+      task: ({ word }) => ({ word }),
+      env: { MODE: "fast" },
+      reward: (_row, { output }) => outputs.push(output),
+    });
+    await runWorkflow({ workflow, rows, reply: echo });
+    delete process.env.SOME_API_KEY;
+    expect(outputs.join()).toContain('"MODE":"fast"');
+    expect(outputs.join()).toContain('{"word":"one"}');
+    expect(outputs.join()).not.toMatch(/hidden|secret of this process/);
+  });
+
+  test.each([
+    "setsid sh -c 'sleep 0.5; echo 1' & echo 0",
+    "setsid sh -c 'while true; do echo 1; sleep 0.01; done' & sleep 0.1; echo 0; exit 0",
+    "(sleep 0.5; echo 1) & echo 0",
+  ])("has its own last line as result, not one of a process that outlives it: %s", async (script) => {
+    const [episode] = await run(commandAgent<Row>({ command: ["sh", "-c", script] }), { rows: rows.slice(0, 1) });
+    // What runs at the same time can write before the agent ends.
+    if (!script.includes("while")) expect(episode!.trajectories[0]!.reward).toBe(0);
+    await new Promise((resolve) => setTimeout(resolve, 200));
+  });
+
+  test("that kills itself is a failure of the agent, which is not retried for free", async () => {
+    const [episode] = await run(commandAgent<Row>({ command: ["sh", "-c", "kill -9 $$"] }), {
+      ...{ rows: rows.slice(0, 1), raiseOnError: false },
+    });
+    expect(episode!.failure).toMatchObject({ kind: "agent", message: expect.stringContaining("was ended by SIGKILL") });
+    expect(episode!.retries).toBe(0);
+  });
+
   test("is killed with all its child processes when its time is up", async () => {
     const source = `
       import { spawn } from "node:child_process";
@@ -188,6 +227,30 @@ describe("a server", () => {
       { correct: true, trajectories: [{ reward: 2 }] },
       { correct: true, trajectories: [{ reward: 2 }] },
     ]);
+  });
+
+  test("gets the named fields, and only the address of its result takes one, once", async () => {
+    const statuses: number[] = [];
+    const jobs: ExternalJob[] = [];
+    const url = await serve(async (job) => {
+      jobs.push(job);
+      setTimeout(async () => {
+        const post = async (address: string, reward: number) =>
+          statuses.push((await fetch(address, { method: "POST", body: JSON.stringify({ reward }), headers })).status);
+        const headers = { "content-type": "application/json", authorization: `Bearer ${job.api_key}` };
+        await post(`${job.anthropic_base_url}/result`, 9);
+        await post(`${job.result_url.slice(0, -4)}AAAA`, 9);
+        await post(job.result_url.replace(/[^/]*$/, job.api_key), 9);
+        await post(job.result_url, 1);
+      }, 20);
+      return { status: 202, body: {} };
+    });
+    const [episode] = await run(externalAgent<Row>({ url, task: ({ word }) => ({ length: word.length }) }), {
+      rows: rows.slice(0, 1),
+    });
+    expect(episode!.trajectories[0]!.reward).toBe(1);
+    expect(jobs[0]!.task).toEqual({ length: 3 });
+    await expect.poll(() => statuses).toEqual([404, 404, 404, 200]);
   });
 
   test("that refuses a job fails with its own message", async () => {

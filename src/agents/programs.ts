@@ -1,10 +1,10 @@
 /** Agents that run elsewhere: a program that is started for each rollout, or a server that is called. */
 import { type SpawnOptions, spawn } from "node:child_process";
+import { randomUUID } from "node:crypto";
 import { Agent, interceptors, request } from "undici";
 import { RunError, UserError } from "../base/errors.ts";
 import { answerText } from "../base/http.ts";
-import { guardGroup } from "../base/processes.ts";
-import type { Task } from "../data/dataset.ts";
+import { guardGroup, killMarked } from "../base/processes.ts";
 import type { GatewayAccess, Outcome, Workflow } from "./types.ts";
 
 // An agent that is a program: started for each rollout with the address of the model, and graded when it has ended.
@@ -19,9 +19,14 @@ export interface AgentResult {
 export interface CommandAgentOptions<Row> {
   /** The program and its arguments, without a shell. */
   command: readonly [string, ...string[]] | ((row: Row) => readonly [string, ...string[]]);
-  /** Written to its standard input. Default: the row as one line of JSON. */
+  /** What the agent gets of a row, in HONE_TASK and on its standard input. Default: the row, with its answer if it has one. */
+  task?: (row: Row) => unknown;
+  /** Written to its standard input. Default: `task` as one line of JSON. */
   input?: (row: Row) => string;
-  /** In addition to this process's variables and those that locate the model. */
+  /**
+   * Its variables, in addition to those that locate the model, PATH, HOME and the locale. It gets no other variables of this process,
+   * such as API keys.
+   */
   env?: Readonly<Record<string, string>>;
   cwd?: string;
   /**
@@ -54,14 +59,20 @@ const maxLogged = 1000;
  * })
  */
 export function commandAgent<Row>(options: CommandAgentOptions<Row>): Workflow<Row> {
-  const { command, input = (row: Row) => `${JSON.stringify(row)}\n`, reward } = options;
+  const { command, task: taskOf = (row: Row): unknown => row, reward } = options;
+  const { input = (row: Row) => `${JSON.stringify(taskOf(row))}\n` } = options;
   return async (task, { gateway, signal, stage, log }) => {
     stage("agent");
     const [program, ...args] = typeof command === "function" ? command(task.row) : command;
-    const env = { ...process.env, ...options.env, ...agentEnvironment(task, gateway) };
+    const marker = `HONE_AGENT=${randomUUID()}`;
+    const env = {
+      ...sharedEnvironment(),
+      ...options.env,
+      ...agentEnvironment(task.id, taskOf(task.row), gateway, marker),
+    };
     const stderr = lineLog(log);
     const settings: SpawnOptions = { env, cwd: options.cwd };
-    const result = await runProgram([program, ...args], settings, input(task.row), signal, stderr.push);
+    const result = await runProgram([program, ...args], settings, input(task.row), signal, stderr.push, marker);
     stderr.end();
     if (reward !== undefined) {
       stage("reward");
@@ -114,13 +125,26 @@ function lineLog(log: (line: string) => void) {
 /** In characters. */
 const longestLine = 2000;
 
-const agentEnvironment = (task: Task, gateway: GatewayAccess): Record<string, string> => ({
+/** Variables of this process that programs need to start. */
+const shared =
+  /^(?:PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|TEMP|TMP|SYSTEMROOT|COMSPEC|PATHEXT|LD_LIBRARY_PATH)$/i;
+
+const sharedEnvironment = () => Object.fromEntries(Object.entries(process.env).filter(([name]) => shared.test(name)));
+
+const agentEnvironment = (
+  id: string,
+  task: unknown,
+  gateway: GatewayAccess,
+  marker: string,
+): Record<string, string> => ({
   OPENAI_BASE_URL: gateway.baseURL,
   OPENAI_API_KEY: gateway.apiKey,
   ANTHROPIC_BASE_URL: gateway.anthropicBaseURL,
   ANTHROPIC_API_KEY: gateway.apiKey,
-  HONE_TASK: JSON.stringify(task.row),
-  HONE_TASK_ID: task.id,
+  HONE_TASK: JSON.stringify(task) ?? "null",
+  HONE_TASK_ID: id,
+  // Names all of its processes, also those that leave its group.
+  HONE_AGENT: marker.slice("HONE_AGENT=".length),
 });
 
 /** @throws Error when it is neither a number nor an object with a reward */
@@ -145,6 +169,7 @@ function runProgram(
   input: string,
   signal: AbortSignal,
   stderr: (text: string) => void,
+  marker: string,
 ): Promise<AgentResult> {
   return new Promise((resolve, reject) => {
     signal.throwIfAborted();
@@ -157,6 +182,7 @@ function runProgram(
       } catch {
         // It has ended already.
       }
+      killMarked([marker]);
     };
     const stop = () => {
       kill();
@@ -164,8 +190,9 @@ function runProgram(
     };
     signal.addEventListener("abort", stop, { once: true });
     let output = "";
+    let over = false;
     child.stdout.setEncoding("utf8").on("data", (text: string) => {
-      output = (output + text).slice(-maxOutput);
+      if (!over) output = (output + text).slice(-maxOutput);
     });
     child.stderr.setEncoding("utf8").on("data", stderr);
     child.on("error", (error) => {
@@ -176,6 +203,8 @@ function runProgram(
     child.on("exit", () => {
       // What it started, such as a server of the model's, would go on, and its open outputs would delay "close".
       kill();
+      // What it wrote is read in the next turn of the event loop. What comes later is from a process that outlives it.
+      setImmediate(() => setImmediate(() => setImmediate(() => (over = true))));
       late = setTimeout(() => {
         child.stdout.destroy();
         child.stderr.destroy();
@@ -185,8 +214,8 @@ function runProgram(
       signal.removeEventListener("abort", stop);
       clearTimeout(late);
       release();
-      // Something else than the program ended it, e.g. the kernel when memory ran out.
-      if (code === null) reject(new RunError(`${[program, ...args].join(" ")} was ended by ${killedBy}`));
+      // A retry would be free for an agent that ends itself so when it is about to fail.
+      if (code === null) reject(new Error(`${[program, ...args].join(" ")} was ended by ${killedBy}`));
       else resolve({ output, exitCode: code });
     });
     // A program that does not read its input closes it.
@@ -218,7 +247,7 @@ export interface ExternalJob<Row = unknown> {
   base_url: string;
   anthropic_base_url: string;
   api_key: string;
-  /** Where to post the result, with the API key as bearer token, after an answer of 202. */
+  /** Where to post the result after an answer of 202, once. It contains a secret: do not show it to the model. */
   result_url: string;
 }
 
@@ -226,6 +255,8 @@ export interface ExternalAgentOptions<Row> {
   /** Jobs are posted to it. */
   url: string;
   headers?: Readonly<Record<string, string>>;
+  /** What the agent gets of a row. Default: the row, with its answer if it has one. */
+  task?: (row: Row) => unknown;
   /** Grades the result. Default: the result is a number or an object with `reward`. */
   reward?: (row: Row, result: unknown) => number | Outcome | Promise<number | Outcome>;
 }
@@ -237,18 +268,19 @@ export interface ExternalAgentOptions<Row> {
  * @example
  * externalAgent<Row>({ url: "https://agents.example/solve", reward: (row, result) => grade(row, result) })
  */
-export function externalAgent<Row>({ url, headers, reward }: ExternalAgentOptions<Row>): Workflow<Row> {
+export function externalAgent<Row>(options: ExternalAgentOptions<Row>): Workflow<Row> {
+  const { url, headers, task: taskOf = (row: Row): unknown => row, reward } = options;
   return async (task, { gateway, rollout, attempt, signal, stage }) => {
     stage("agent");
-    const job: ExternalJob<Row> = {
+    const job: ExternalJob = {
       task_id: task.id,
-      task: task.row,
+      task: taskOf(task.row),
       rollout,
       attempt,
       base_url: gateway.baseURL,
       anthropic_base_url: gateway.anthropicBaseURL,
       api_key: gateway.apiKey,
-      result_url: `${gateway.anthropicBaseURL}/result`,
+      result_url: gateway.resultURL,
     };
     const { statusCode: status, body } = await request(url, {
       method: "POST",

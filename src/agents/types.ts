@@ -179,7 +179,9 @@ export interface GatewayAccess extends GatewayAddress {
   end(): void;
   /** The model calls so far, for agents whose errors do not say that a call failed. */
   calls(): GatewayCalls;
-  /** The result that an external agent posts to `{anthropicBaseURL}/result`. Rejects if the attempt ends first. */
+  /** Where an external agent posts its result. It contains a secret, so the agent must not show it to its model. */
+  readonly resultURL: string;
+  /** The result that an external agent posts to `resultURL`. Rejects if the attempt ends first. */
   result(): Promise<unknown>;
 }
 

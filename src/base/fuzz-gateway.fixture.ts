@@ -99,6 +99,7 @@ export async function openGatewayTarget(keyed: boolean): Promise<Target> {
         tools: [{ name: "f", input_schema: {} }],
       }),
       post("/result", { reward: 1 }),
+      { ...post("", { reward: 1 }), path: "/results/unknown" },
       get("/health", {}),
       get(`${base}/v1/models`),
       get("/v1/models/policy"),

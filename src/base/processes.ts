@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { randomInt } from "node:crypto";
 import { once } from "node:events";
-import { createWriteStream, readFileSync } from "node:fs";
+import { createWriteStream, readdirSync, readFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { dirname } from "node:path";
 import type { Readable, Writable } from "node:stream";
@@ -329,4 +329,17 @@ export async function freePort(): Promise<number> {
     return port;
   }
   throw new Error(`none of ${attempts} ports from ${range.first} to ${range.end - 1} is free`);
+}
+
+/** On Linux, sends SIGKILL to all processes whose environment contains one of these markers, also to those that left their group. */
+export function killMarked(markers: readonly string[]): void {
+  if (process.platform !== "linux") return;
+  for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+    try {
+      const environment = readFileSync(`/proc/${pid}/environ`, "latin1");
+      if (markers.some((marker) => environment.includes(marker))) process.kill(Number(pid), "SIGKILL");
+    } catch {
+      // It belongs to another user, or has ended.
+    }
+  }
 }

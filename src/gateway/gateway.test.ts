@@ -306,7 +306,9 @@ describe("gateway", () => {
   test("an agent elsewhere posts its result once, before or after it is waited for", async () => {
     await open();
     const waiting = opened.entry.result(opened.abort.signal);
-    const url = `${opened.entry.anthropicBaseURL}/result`;
+    const url = opened.entry.resultURL;
+    expect((await post(`${opened.entry.anthropicBaseURL}/result`, { reward: 9 })).status).toBe(404);
+    expect((await post(`${url}x`, { reward: 9 })).status).toBe(404);
     expect((await post(url, { reward: 1 })).status).toBe(200);
     expect(await waiting).toEqual({ reward: 1 });
     expect(await opened.entry.result(opened.abort.signal)).toEqual({ reward: 1 });

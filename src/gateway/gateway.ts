@@ -133,6 +133,9 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
         ...as(undefined),
         as,
         separateSideCalls: () => sessions.separateSideCalls(source),
+        get resultURL() {
+          return `${origin}/results/${sessions.resultSecret(source)}`;
+        },
         result: (signal) => sessions.result(source, signal),
         close: () => sessions.close(opened.name, opened.attempt),
       };
@@ -266,16 +269,17 @@ async function answerOther(exchange: HttpExchange, address: Address, answering: 
     access.checkCall(exchange, sourceOf(address));
     return exchange.sendJson(200, await takeSpans(exchange, answering));
   }
-  if (endpoint === "/result" && source !== undefined && exchange.method === "POST") {
-    access.checkCall(exchange, source);
-    sessions.postResult(source, await exchange.readObject());
+  if (endpoint.startsWith("/results/") && source === undefined && exchange.method === "POST") {
+    sessions.postResult(endpoint.slice("/results/".length), await exchange.readObject());
     return exchange.sendJson(200, { ok: true });
   }
   const message = `${exchange.method} ${exchange.path} does not exist${rightBase(address)}`;
   if (source !== undefined) {
     access.checkCall(exchange, source);
     // The same request would fail again.
-    sessions.get(source).reportProblem(new UserError(message));
+    const cause = new GatewayError("not_found", message);
+    sessions.get(source).reportProblem(new UserError(message, { cause }));
+    throw cause;
   }
   throw new GatewayError("not_found", message);
 }

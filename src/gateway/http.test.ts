@@ -107,6 +107,7 @@ describe("access", () => {
     const { local, session, post, entry, lines } = await open({ publicUrl, adminToken: "a secret" });
     expect(lines.join()).toContain(publicUrl);
     const key = { authorization: `Bearer ${entry.apiKey}` };
+    const result = `${local}${new URL(entry.resultURL).pathname}`;
     const urls = [`${session}/v1/chat/completions`, `${session}/v1/messages`, `${session}/result`];
     for (const url of urls) expect((await post(url, {}, '{"reward":1}')).status).toBe(401);
     for (const path of ["/v1/models", "/v1/models/policy", "/admin/traces?session=train-1/task:0"]) {
@@ -115,7 +116,8 @@ describe("access", () => {
       );
     }
     expect((await post(urls[0]!, { ...key, host: "gateway.example.com" })).status).toBe(200);
-    expect((await post(urls[2]!, key, '{"reward":1}')).status).toBe(200);
+    expect((await post(urls[2]!, key, '{"reward":1}')).status).toBe(404);
+    expect((await post(result, {}, '{"reward":1}')).status).toBe(200);
   });
 
   test("a tunnel to this machine itself needs no key", async () => {
@@ -135,7 +137,7 @@ describe("access", () => {
     ]) {
       const headers = { ...admin, ...web } as Record<string, string>;
       const traces = await rawRequest(`${local}/admin/traces?session=train-1/task:0`, { headers });
-      const result = await post(`${session}/result`, headers, '{"reward":1}');
+      const result = await post(entry.resultURL, headers, '{"reward":1}');
       const chat = await post(`${session}/v1/chat/completions`, headers);
       expect([traces.status, result.status, chat.status]).toEqual([403, 403, 403]);
       expect(JSON.parse(chat.text)).toMatchObject({ error: { code: "forbidden" } });
@@ -143,7 +145,8 @@ describe("access", () => {
         error: { type: "permission_error" },
       });
     }
-    expect((await post(`${session}/result`, {}, '{"reward":0}')).status).toBe(200);
+    expect((await rawRequest(`${local}/admin/metrics`, { headers: admin })).status).toBe(401);
+    expect((await post(entry.resultURL, {}, '{"reward":0}')).status).toBe(200);
     expect(await entry.result(abort.signal)).toEqual({ reward: 0 });
   });
 
@@ -155,16 +158,16 @@ describe("access", () => {
   });
 
   test("a body that is not declared as JSON is refused", async () => {
-    const { session, post } = await open();
+    const { session, post, entry } = await open();
     for (const type of ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]) {
       const answers = await Promise.all(
-        ["/v1/chat/completions", "/v1/messages", "/result"].map((path) =>
-          post(session + path, { "content-type": type }),
+        [`${session}/v1/chat/completions`, `${session}/v1/messages`, entry.resultURL].map((url) =>
+          post(url, { "content-type": type }),
         ),
       );
       expect(answers.map(({ status }) => status)).toEqual([415, 415, 415]);
     }
-    const none = await rawRequest(`${session}/result`, { method: "POST", body: '{"reward":1}' });
+    const none = await rawRequest(entry.resultURL, { method: "POST", body: '{"reward":1}' });
     expect(none.status).toBe(415);
   });
 

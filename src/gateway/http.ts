@@ -119,6 +119,12 @@ export function createAccess(host: string, adminToken: string, publicUrl?: strin
       throw new GatewayError("authentication", "this session requires its API key; send it as a bearer token");
     },
     checkAdmin(exchange) {
+      if (adminToken === defaultAdminToken || adminToken === "") {
+        throw new GatewayError(
+          "authentication",
+          "this route requires rllm.sdk.proxy.admin_token, and the run has the default",
+        );
+      }
       const key = keyFrom(exchange);
       if (key !== undefined && equal(key, adminToken)) return;
       throw new GatewayError("authentication", "this route requires the admin token as a bearer token");

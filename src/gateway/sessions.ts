@@ -2,6 +2,7 @@
  * The sessions of the gateway, each one attempt of a rollout: how calls find them, which calls are the agent's own, and what rollouts and
  * gateways without a run do with them. Answers no request itself.
  */
+import { createHash, randomBytes, timingSafeEqual } from "node:crypto";
 import type { GatewayAddress } from "../agents/types.ts";
 import { ownDistribution } from "../backends/engine-parts.ts";
 import { deriveSeed } from "../base/values.ts";
@@ -27,8 +28,13 @@ export interface Sessions {
   get(source: SessionName): LiveSession;
   separateSideCalls(source: SessionName): void;
   readonly live: readonly LiveSession[];
-  /** Receives the result of an agent on another server. */
-  postResult(source: SessionName, result: unknown): void;
+  /** Part of the address of a session's result. Only the agent's program learns it, not the model that it calls. */
+  resultSecret(source: SessionName): string;
+  /**
+   * Receives the result of an agent on another server.
+   * @throws GatewayError if no session has this secret, or its result was posted before
+   */
+  postResult(secret: string, result: unknown): void;
   /** Resolves with the posted result, whenever it was posted. Rejects with the signal's reason. */
   result(source: SessionName, signal: AbortSignal): Promise<unknown>;
 }
@@ -41,6 +47,7 @@ const maxUnknown = 10_000;
 
 interface Entry {
   session: LiveSession;
+  secret: string;
   isPosted: boolean;
   post: (result: unknown) => void;
   posted: Promise<unknown>;
@@ -64,7 +71,8 @@ export function createSessions(openUnknown?: (source: SessionName) => OpenSessio
     const posted = new Promise<unknown>((resolve) => {
       post = resolve;
     });
-    const entry = { session: live, isPosted: false, post, posted };
+    const secret = randomBytes(24).toString("base64url");
+    const entry = { session: live, secret, isPosted: false, post, posted };
     entries.set(keyOf(name, attempt), entry);
     return entry;
   }
@@ -120,8 +128,11 @@ export function createSessions(openUnknown?: (source: SessionName) => OpenSessio
     get live() {
       return Array.from(entries.values(), ({ session }) => session);
     },
-    postResult(source, result) {
-      const entry = entryOf(source);
+    resultSecret: (source) => entryOf(source).secret,
+    postResult(secret, result) {
+      const digest = digestOf(secret);
+      const entry = [...entries.values()].find((each) => timingSafeEqual(digestOf(each.secret), digest));
+      if (entry === undefined) throw new GatewayError("not_found", "no session waits for a result at this address");
       if (entry.isPosted) throw new GatewayError("invalid_request", "the result of this session was posted before");
       entry.isPosted = true;
       entry.post(result);
@@ -143,6 +154,7 @@ export function createSessions(openUnknown?: (source: SessionName) => OpenSessio
 }
 
 const keyOf = (name: string, attempt: number) => `${attempt} ${name}`;
+const digestOf = (text: string) => createHash("sha256").update(text).digest();
 
 // Tells an agent's own conversation from the other calls of its program: titles and summaries, which offer no tools, and subagents, which
 // have another system prompt or other tools. An agent that never offers tools has only its own calls.
@@ -312,6 +324,9 @@ export function rolloutGateway(gateway: Gateway, options: RolloutGatewayOptions)
           as: (role, instance) => entry.as(labelOf({ name: role, instance })),
           separateSideCalls: entry.separateSideCalls,
           end: entry.close,
+          get resultURL() {
+            return entry.resultURL;
+          },
           result: () => entry.result(signal),
         },
         close(ended) {

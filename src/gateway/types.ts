@@ -182,7 +182,9 @@ export interface GatewaySession {
   readonly apiKey: string;
   /** The same session in another role. */
   as(role: string): Pick<GatewaySession, "baseURL" | "anthropicBaseURL" | "apiKey">;
-  /** The result that an agent on another server posts to `{anthropicBaseURL}/result`. Rejects with the signal's reason. */
+  /** Where an agent on another server posts its result. It contains a secret of the session, which its API key does not tell. */
+  readonly resultURL: string;
+  /** The result that is posted to `resultURL`. Rejects with the signal's reason. */
   result(signal: AbortSignal): Promise<unknown>;
   /** See `GatewayAccess`. */
   separateSideCalls(): void;

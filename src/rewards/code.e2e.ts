@@ -67,6 +67,17 @@ test("the last closed block counts", async () => {
   ).toMatchObject({ reward: 1 });
 });
 
+test.each<[string, string, CodeTest]>([
+  ["a usage", `${py("def add(a, b): return a + b")}\n${py("print(add(1, 2))")}`, { code: "assert add(1, 1) == 2" }],
+  ["an output", `${add}\n\`\`\`\n2\n\`\`\``, { call: "add", arguments: [1, 1], returns: 2 }],
+  ["a second draft", `${py("def add(a, b): return a")}\n${add}`, { code: "assert add(1, 1) == 2" }],
+  ["another language", `${add}\n\`\`\`js\nvar add = 2;\n\`\`\``, { code: "assert add(1, 1) == 2" }],
+  ["an example", `${py("print(int(input()) * 2)")}\n${py("print(6)")}`, { stdin: "4\n", stdout: "8" }],
+  ["an assigned function", `${py("add = lambda a, b: a + b")}\n${py("x = 1")}`, { code: "assert add(1, 1) == 2" }],
+])("the block that defines what is tested runs: %s", async (_name, reply, wanted) => {
+  expect(await run(reply, [wanted])).toMatchObject({ reward: 1 });
+});
+
 test("an empty list of tests is an error, not a reward of 0", async () => {
   await expect(run(add, [])).rejects.toThrow("at least one test");
 });

@@ -156,7 +156,9 @@ test("a program cannot replace the functions that a test uses", async () => {
 test("a program cannot define the Counter that a test compares with", async () => {
   const wanted = { code: "assert Counter(count('aab')) == Counter('aab')" };
   const forged = "def Counter(items): return 0\ndef count(text): return ''";
-  await expect(grade(forged, wanted)).rejects.toThrow("a class of collections without importing it");
+  expect((await grade(forged, wanted)).explanation).toContain("AssertionError");
+  const right = "from collections import Counter\ndef count(text): return Counter(text)";
+  expect((await grade(right, wanted)).reward).toBe(1);
   const own = "class Counter:\n  def __init__(self, by): self.by = by\n  def step(self): return self.by";
   expect((await grade(own, { code: "assert Counter(2).step() == 2" })).reward).toBe(1);
 });

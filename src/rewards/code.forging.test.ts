@@ -81,6 +81,15 @@ test(
   fuzzTimeout,
 );
 
+test("honest Python programs pass and forged ones do not", { timeout: 60_000 }, async () => {
+  const { executable } = await locatePython(process.env.HONE_SANDBOX_PYTHON ?? "python3");
+  const args = ["-I", "-B", own("tests/code_test_cases.py").pathname];
+  const { stdout } = await promisify(execFile)(executable, args).catch(({ stdout, stderr }) => {
+    throw new Error(`${stdout}${stderr}`);
+  });
+  expect(JSON.parse(stdout.trim().split("\n").at(-1) ?? "")).toMatchObject({ wrong: 0 });
+});
+
 test(
   "no class of a Python program passes a test that plain data fails",
   async () => {

@@ -1,4 +1,4 @@
-/** Finds the program in a reply. */
+/** Finds the program in a reply, and tests it in a sandbox. */
 
 import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -14,29 +14,102 @@ export interface CodeBlock {
   code: string;
 }
 
-const fence = /^[ \t]*```([\w+-]*)/;
+/** A fence, inside of quotes and list items: their marks, the fence, and its info string, which has no backtick after backticks. */
+const fence = /^((?:[ \t]*>)*)((?:[ \t]*(?:[-*+]|\d{1,9}[.)])(?=[ \t]))*[ \t]*)(?:(`{3,})([^`]*)|(~{3,})(.*))$/;
 
-/** The last closed fenced block, if any. */
-export function codeBlock(reply: string): CodeBlock | undefined {
-  let open: { language: string; lines: string[] } | undefined;
-  let last: CodeBlock | undefined;
-  for (const line of reply.split("\n")) {
-    const mark = fence.exec(line);
+/** The closed fenced blocks, as CommonMark reads them. An indented block, as in a list, loses the indentation of its fence. */
+export function codeBlocks(reply: string): CodeBlock[] {
+  const blocks: CodeBlock[] = [];
+  let open: { language: string; lines: string[]; fence: string; quotes: number; indent: number } | undefined;
+  let inList = false;
+  for (const line of reply.split(/\r?\n/)) {
     if (open === undefined) {
-      if (mark) open = { language: (mark[1] ?? "").toLowerCase(), lines: [] };
-    } else if (mark && line.trim() === "```") {
-      last = { language: open.language, code: open.lines.map((text) => `${text}\n`).join("") };
+      inList ||= /^[ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]/.test(line);
+      const [, quotes = "", before = "", ticks, afterTicks, tildes, afterTildes] = fence.exec(line) ?? [];
+      const marks = ticks ?? tildes;
+      const indent = widthOf(quotes === "" ? before : before.replace(/^ /, ""));
+      // Four blanks are an indented block, which shows a fence, except in a list.
+      if (marks === undefined || (indent > 3 && !inList)) continue;
+      const language = /[\w+#-]+/.exec(afterTicks ?? afterTildes ?? "")?.[0].toLowerCase() ?? "";
+      open = { language, lines: [], fence: marks, quotes: quotes.split(">").length - 1, indent };
+      continue;
+    }
+    const text = withoutQuotes(line, open.quotes);
+    const closing = text.trim();
+    const closes = closing.length >= open.fence.length && closing === open.fence.charAt(0).repeat(closing.length);
+    if (closes && widthOf(/^[ \t]*/.exec(text)?.[0] ?? "") <= open.indent + 3) {
+      blocks.push({ language: open.language, code: open.lines.map((each) => `${each}\n`).join("") });
       open = undefined;
-    } else open.lines.push(line);
+    } else open.lines.push(withoutIndent(text, open.indent));
   }
-  return last;
+  return blocks;
 }
+
+const widthOf = (blanks: string) =>
+  [...blanks].reduce((width, each) => width + (each === "\t" ? 4 - (width % 4) : 1), 0);
+
+function withoutQuotes(line: string, count: number): string {
+  let rest = line;
+  for (let index = 0; index < count && /^[ \t]*>/.test(rest); index++) rest = rest.slice(rest.indexOf(">") + 1);
+  return count > 0 ? rest.replace(/^ /, "") : rest;
+}
+
+function withoutIndent(line: string, indent: number): string {
+  let at = 0;
+  for (let width = 0; width < indent && (line[at] === " " || line[at] === "\t"); at++) {
+    width += line[at] === "\t" ? 4 - (width % 4) : 1;
+  }
+  return line.slice(at);
+}
+
+/** Blocks with these languages show what a program prints, or how it is started. */
+const notPrograms =
+  /^(?:te?xt|plain(?:text)?|output|out|stdout|stdin|input|console|terminal|log|sh|bash|shell|zsh|powershell|cmd|diff|md|markdown)$/;
+
+/** The last closed block with a program; without any, the last one. */
+export function codeBlock(reply: string): CodeBlock | undefined {
+  const blocks = codeBlocks(reply);
+  return (
+    blocks.findLast(({ language }) => language !== "" && !notPrograms.test(language)) ??
+    blocks.findLast(({ language }) => language === "") ??
+    blocks.at(-1)
+  );
+}
+
+/** The block that tests run: in the tested language, with most of what the tests use; the last one of several. */
+function programOf(reply: string, tests: readonly CodeTest[], { names, reads, defines }: Language): string | undefined {
+  const blocks = codeBlocks(reply);
+  const used = new Set(
+    tests.flatMap((test) => ("call" in test ? [test.call] : "code" in test ? wordsOf(test.code) : [])),
+  );
+  const readsInput = tests.some((test) => "stdin" in test && test.stdin.trim() !== "");
+  const rank = ({ language, code }: CodeBlock) => {
+    const tested = names.test(language) ? 2 : language === "" ? 1 : 0;
+    const defined = new Set(Array.from(code.matchAll(defines), ([, ...found]) => found.find(Boolean) ?? ""));
+    const count = [...defined].filter((name) => used.has(name)).length + Number(readsInput && reads.test(code));
+    return tested === 0 ? -1 - Number(notPrograms.test(language)) : 3 * count + tested;
+  };
+  return blocks.reduce<CodeBlock | undefined>(
+    (best, block) => (best === undefined || rank(block) >= rank(best) ? block : best),
+    undefined,
+  )?.code;
+}
+
+const wordsOf = (code: string): string[] => code.match(/[\p{ID_Start}$_][\p{ID_Continue}$]*/gu) ?? [];
 
 // How a program in each language is run, called, and checked by a test that is code.
 
 type Started = Pick<SandboxProgram, "command" | "files">;
 
 interface Language {
+  /** The program's file and how it is started, where that depends on the code. */
+  start?(code: string): { command: SandboxProgram["command"]; file: string };
+  /** Of fences. */
+  names: RegExp;
+  /** What a program contains that reads its standard input. */
+  reads: RegExp;
+  /** A name that a program defines, as one of the groups. */
+  defines: RegExp;
   command: SandboxProgram["command"];
   file: string;
   /** Statements that call a function with the JSON list on standard input and print mark and result as JSON. */
@@ -46,6 +119,22 @@ interface Language {
   /** Runs a test that uses functions served on descriptor 4. */
   check(test: string): Started;
 }
+
+/** Everything else is CommonJS, as Node reads it: with `require` and `module.exports`, and not in strict mode. */
+const isModule = (code: string) =>
+  /^[ \t]*(?:import\b(?![ \t]*\()|export\b|import\.meta\b|(?:(?:const|let|var)\b.*=[ \t]*)?await\b|for[ \t]+await\b)/m.test(
+    code,
+  );
+
+/** The program's value with this name, or what it exports under it. */
+const exported = (name: string, isVariable = false) => {
+  const value = isVariable ? `eval(${name})` : `eval(${JSON.stringify(name)})`;
+  const key = isVariable ? `[${name}]` : `.${name}`;
+  return (
+    `(() => { try { return ${value}; } catch (_error) { ` +
+    `if (typeof module === "undefined" || module.exports${key} === undefined) throw _error; return module.exports${key}; } })()`
+  );
+};
 
 /** Exit codes of check_program.py and check-program.mjs. */
 const checkEnds = { passed: 40, failed: 41, broken: 42 };
@@ -59,6 +148,9 @@ const withOwn = (names: readonly [string, ...string[]], file: string, text: stri
 
 const languages: Record<"python" | "javascript", Language> = {
   python: {
+    names: /^(?:py(?:thon)?[\d.]*|ipython|sage)$/,
+    reads: /\binput\(|\bstdin\b|\bopen\(0|\bfileinput\b/,
+    defines: /^(?:async[ \t]+def|def|class)[ \t]+(\w+)|^(\w+)[ \t]*(?::[^=\n]*)?=(?!=)/gm,
     command: ["python", "main.py"],
     file: "main.py",
     call: (name, mark) =>
@@ -75,24 +167,34 @@ const languages: Record<"python" | "javascript", Language> = {
     }),
   },
   javascript: {
+    start: (code) => {
+      const file = isModule(code) ? "main.mjs" : "main.cjs";
+      return { command: ["node", file], file };
+    },
+    names: /^(?:js|mjs|cjs|javascript|node|es\d*|jsx)$/,
+    reads: /\bstdin\b|readFileSync\(\s*(?:0|["']\/dev\/stdin)|\breadline\b/,
+    defines:
+      /^(?:export[ \t]+(?:default[ \t]+)?)?(?:async[ \t]+)?(?:function\*?|class|const|let|var)[ \t]+([\w$]+)|\bexports\.([\w$]+)[ \t]*=/gm,
     command: ["node", "main.mjs"],
     file: "main.mjs",
     call: (name, mark) =>
+      "\n;(async () => {\n" +
       'const { readFileSync: _read } = await import("node:fs");\n' +
-      `const _result = await ${name}(...JSON.parse(_read(0, "utf8")));\n` +
+      `const _called = ${exported(name)};\n` +
+      'const _result = await _called(...JSON.parse(_read(0, "utf8")));\n' +
       "const _plain = JSON.stringify(_result ?? null, (_key, _value) => {\n" +
       '  if (typeof _value !== "function" && (typeof _value !== "number" || Number.isFinite(_value))) return _value;\n' +
       '  throw new TypeError("the result holds " + String(_value) + ", which JSON does not have");\n' +
       "});\n" +
-      `console.log("\\n" + ${JSON.stringify(mark)} + _plain)`,
-    serve: (code) => ({
-      command: ["node", "main.mjs"],
-      files: withOwn(
-        ["serve-program.mjs", "plain-data.mjs"],
-        "main.mjs",
-        `${code}\nawait (await import("./serve-program.mjs")).serve((_name) => eval(_name));\n`,
-      ),
-    }),
+      `console.log("\\n" + ${JSON.stringify(mark)} + _plain);\n})();`,
+    serve: (code) => {
+      const file = isModule(code) ? "main.mjs" : "main.cjs";
+      const serving = `import("./serve-program.mjs").then((_m) => _m.serve((_name) => ${exported("_name", true)}));`;
+      return {
+        command: ["node", file],
+        files: withOwn(["serve-program.mjs", "plain-data.mjs"], file, `${code}\n;${serving}\n`),
+      };
+    },
     check: (test) => ({
       command: [
         "node",
@@ -105,10 +207,41 @@ const languages: Record<"python" | "javascript", Language> = {
   },
 };
 
-/** Whether two JSON texts have the same value. Text that is not JSON, such as NaN, never has. */
-export function sameJson(left: string, right: string): boolean {
+// What a program prints or returns is compared with what a test expects.
+
+/** How near a number must be to the expected one. */
+export interface Tolerance {
+  /** Of the expected number's size. */
+  relative?: number;
+  /** Applies if it allows more than the relative one. */
+  absolute?: number;
+}
+
+/** As in the field: six digits, and no absolute tolerance, because 0 is not an answer for 6.6e-34. */
+const usualTolerance = { relative: 1e-6, absolute: 0 };
+
+/** What sums of doubles leave where exactly 0 is expected. */
+const almostZero = 1e-12;
+
+/** @param right the expected number */
+function isNear(left: number, right: number, tolerance: Tolerance | undefined): boolean {
+  // Too large for a double: "1e400" would be as near to any number as its own size.
+  if (!Number.isFinite(left) || !Number.isFinite(right)) return false;
+  if (right === 0 && tolerance === undefined) return Math.abs(left) <= almostZero;
+  const { relative, absolute } = { ...usualTolerance, ...(tolerance ?? {}) };
+  const limit = Math.max(absolute, relative * Math.max(Math.abs(left), Math.abs(right)));
+  // An approximation of a large integer, such as a count, is another number.
+  const most = tolerance === undefined && Number.isInteger(right) ? 1e-6 : limit;
+  return Math.abs(left - right) <= Math.min(limit, most);
+}
+
+/**
+ * Whether two JSON texts have the same value. Text that is not JSON, such as NaN, never has.
+ * @param right what is expected
+ */
+export function sameJson(left: string, right: string, tolerance?: Tolerance): boolean {
   try {
-    return same(parse(left), parse(right));
+    return same(parse(left), parse(right), tolerance);
   } catch {
     return false;
   }
@@ -137,17 +270,19 @@ function integerOf(value: unknown): bigint | undefined {
   return typeof digits === "string" ? BigInt(digits) : undefined;
 }
 
-function same(left: unknown, right: unknown): boolean {
+function same(left: unknown, right: unknown, tolerance: Tolerance | undefined): boolean {
   if (left === right) return true;
   const [one, other] = [integerOf(left), integerOf(right)];
-  if (one !== undefined && other !== undefined) return one === other;
+  if (one !== undefined && other !== undefined && (one === other || tolerance === undefined)) return one === other;
+  if (typeof left === "number" && typeof right === "number") return isNear(left, right, tolerance);
   if (typeof left !== "object" || typeof right !== "object" || left === null || right === null) return false;
   if (Array.isArray(left) !== Array.isArray(right)) return false;
   const [keys, others] = [Object.keys(left), Object.keys(right)];
   return (
     keys.length === others.length &&
     keys.every(
-      (key) => Object.hasOwn(right, key) && same(left[key as keyof typeof left], right[key as keyof typeof right]),
+      (key) =>
+        Object.hasOwn(right, key) && same(left[key as keyof typeof left], right[key as keyof typeof right], tolerance),
     )
   );
 }
@@ -172,12 +307,19 @@ export interface CodeTestOptions {
   language?: "python" | "javascript";
   /** `all`: 1 if every test passes, else 0; `share`: the share of tests that pass. Default "all". */
   reward?: "all" | "share";
+  /**
+   * How near printed and returned numbers must be. Default: 1e-6 of the expected number, integers exactly; an absolute tolerance of
+   * 0 (1e-12 where 0 is expected). What is given also applies to integers.
+   */
+  tolerance?: Tolerance;
+  /** What separates the words that a program prints: `lines` as expected, except blanks at ends of lines; or any `tokens`. Default "lines". */
+  whitespace?: "lines" | "tokens";
   limits?: Partial<SandboxLimits>;
   signal?: AbortSignal;
 }
 
 /**
- * Tests the program in the last fenced block of a reply. With `reward: "all"` it stops at the first failing test.
+ * Tests the program in a fenced block of a reply: the last one that defines what the tests use. With `reward: "all"` it stops at the first failing test.
  *
  * @throws RunError if the sandbox cannot be set up, UserError if a test is at fault, such as one that never uses the program
  *   (the reward is then unknown, not 0); Error if there are no tests
@@ -187,7 +329,7 @@ export interface CodeTestOptions {
  */
 export async function codeTests(reply: string, tests: readonly CodeTest[], options: CodeTestOptions): Promise<Grade> {
   if (tests.length === 0) throw new Error("codeTests expects at least one test, got none");
-  const code = codeBlock(reply)?.code;
+  const code = programOf(reply, tests, languages[options.language ?? "python"]);
   if (code === undefined) return grade(false, `no fenced block of code in ${quote(reply)}`);
   const { reward: kind = "all" } = options;
   const failed: string[] = [];
@@ -211,16 +353,17 @@ export async function codeTests(reply: string, tests: readonly CodeTest[], optio
 async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): Promise<string | undefined> {
   const { sandbox, limits, signal } = options;
   const language = languages[options.language ?? "python"];
-  const shared = { command: language.command, limits, signal };
+  const { command, file } = language.start?.(code) ?? language;
+  const shared = { command, limits, signal };
   const run = (text: string, stdin: string): Promise<SandboxResult> => {
-    const program: SandboxProgram = { ...shared, files: { [language.file]: text }, stdin };
+    const program: SandboxProgram = { ...shared, files: { [file]: text }, stdin };
     return sandbox.run(program);
   };
   if ("stdin" in test) {
     const result = await run(code, test.stdin);
     const wrong = unlessEnded(result);
     if (wrong !== undefined) return wrong;
-    return sameOutput(result.stdout, test.stdout)
+    return sameOutput(result.stdout, test.stdout, options)
       ? undefined
       : `printed ${quote(result.stdout)}, expected ${quote(test.stdout)}`;
   }
@@ -232,7 +375,7 @@ async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): 
     if (check.ended === "exit" && check.exitCode === checkEnds.passed) return undefined;
     const why = check.stderr.trim().split("\n").at(-1) ?? "";
     if (check.exitCode === checkEnds.broken) throw brokenTest(why, test.code);
-    if (check.exitCode === 0) throw brokenTest("the test ends its process before the end", test.code);
+    if (check.exitCode === 0) return "the test ended its process before the end";
     // One that reached a limit ends the other, whose exit code says nothing then.
     const over = [served, check].find(({ ended }) => ended !== "exit");
     return (
@@ -249,7 +392,7 @@ async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): 
   const returned = result.stdout.split(mark)[1]?.split("\n")[0];
   if (returned === undefined) return `${test.call} did not return`;
   const expected = JSON.stringify(test.returns);
-  return sameJson(returned, expected)
+  return sameJson(returned, expected, options.tolerance)
     ? undefined
     : `${test.call}(${quote(JSON.stringify(test.arguments).slice(1, -1))}) returned ${quote(returned)}, expected ${quote(expected)}`;
 }
@@ -272,38 +415,40 @@ const lastLine = ({ stderr }: Pick<SandboxResult, "stderr">) => {
   return lines.findLast((line) => /^[\w.]*(?:Error|Exception)\b/.test(line)) ?? lines.at(-1) ?? "";
 };
 
-/** Compares a program's output with the expected output: ignores trailing blanks, compares numbers by value. */
-export function sameOutput(printed: string, expected: string): boolean {
-  const [left, right] = [linesOf(printed), linesOf(expected)];
+/**
+ * Compares a program's output with the expected output as judges do: line by line, without blanks at the ends of lines and of the
+ * output, and numbers by value.
+ */
+export function sameOutput(
+  printed: string,
+  expected: string,
+  { tolerance, whitespace = "lines" }: Pick<CodeTestOptions, "tolerance" | "whitespace"> = {},
+): boolean {
+  const parts = (text: string) => (whitespace === "tokens" ? [text.trim()] : text.trimEnd().split("\n"));
+  const [left, right] = [parts(printed), parts(expected)];
+  const gap = whitespace === "tokens" ? /\s+/ : /([ \t\r\f\v]+)/;
+  const sameLine = (line: string, other: string) => {
+    if (line === other) return true;
+    const [words, others] = [line.trimEnd().split(gap), other.trimEnd().split(gap)];
+    return (
+      words.length === others.length && words.every((word, index) => sameWord(word, others[index] ?? "", tolerance))
+    );
+  };
   return left.length === right.length && left.every((line, index) => sameLine(line, right[index] ?? ""));
-}
-
-const linesOf = (text: string) =>
-  text
-    .trimEnd()
-    .split("\n")
-    .map((line) => line.trimEnd());
-
-function sameLine(left: string, right: string): boolean {
-  if (left === right) return true;
-  const [words, others] = [left.trim().split(/\s+/), right.trim().split(/\s+/)];
-  return words.length === others.length && words.every((word, index) => sameWord(word, others[index] ?? ""));
 }
 
 const number = /^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?$/i;
 const integer = /^[+-]?\d+$/;
 
-function sameWord(left: string, right: string): boolean {
+function sameWord(left: string, right: string, tolerance: Tolerance | undefined): boolean {
   if (left === right) return true;
-  if (!number.test(left) || !number.test(right) || (integer.test(left) && integer.test(right))) return false;
+  if (!number.test(left) || !number.test(right)) return false;
   // Different large integers may be equal as floating point.
   const exact = [left, right].map((word) => canonical(word.replace("+", "")));
-  if (exact.every((digits) => integer.test(digits))) return exact[0] === exact[1];
-  const [a, b] = [Number(left), Number(right)];
-  // Too large for a double: "1e400" would be as near to any number as its own size.
-  if (!Number.isFinite(a) || !Number.isFinite(b)) return false;
-  const near = 1e-9 * Math.max(1, Math.abs(a), Math.abs(b));
-  // An approximation of a large integer, such as a count, is another number.
-  if (integer.test(right)) return Number.isSafeInteger(b) && Math.abs(a - b) <= Math.min(near, 1e-6);
-  return Math.abs(a - b) <= near;
+  if (exact[0] === exact[1]) return true;
+  if (exact.every((digits) => integer.test(digits)) && tolerance === undefined) return false;
+  if (tolerance === undefined && integer.test(right) && !Number.isSafeInteger(Number(right))) return false;
+  // Too small for a double.
+  if (Number(right) === 0 && /^[^e]*[1-9]/i.test(right)) return false;
+  return isNear(Number(left), Number(right), tolerance);
 }

@@ -1,5 +1,5 @@
 export { type OffThreadOptions, offThread } from "../base/off-thread.ts";
-export { type CodeBlock, type CodeTest, type CodeTestOptions, codeBlock, codeTests } from "./code.ts";
+export { type CodeBlock, type CodeTest, type CodeTestOptions, codeBlock, codeTests, type Tolerance } from "./code.ts";
 export { combine, type Grade, type RewardPart } from "./grade.ts";
 export { type MathAnswerOptions, mathAnswer } from "./math/answer.ts";
 export { mathEquivalent } from "./math/equivalent.ts";

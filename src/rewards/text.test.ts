@@ -108,7 +108,7 @@ test.each<[string, string | undefined]>([
   ["a\n```python\nx = 1\n```\nb", "x = 1\n"],
   ["```\n1\n```\n```\n2\n```", "2\n"],
   ["```py\n1\n```\n```py\n2", "1\n"],
-  ["  ```js\n  1\n  ```", "  1\n"],
+  ["  ```js\n  1\n  ```", "1\n"],
   ["```\n```", ""],
   ["``` not closed", undefined],
 ])("the code in %j is %j", (reply, code) => {

@@ -269,6 +269,8 @@ async function untilOutcome<Row>(
     const returned = await Promise.race([work, stopped]);
     const trajectories = session.trajectories();
     const outcome = checkOutcome(returned, trajectories);
+    const refused = outcome.reward === null ? undefined : swallowedRefusal(session);
+    if (refused !== undefined) throw refused;
     const termination = outcome.termination ?? (session.truncated() ? "max_response_length_exceeded" : "env_done");
     return { trajectories, outcome, termination };
   } catch (error) {
@@ -295,6 +297,16 @@ async function untilOutcome<Row>(
     phases.end();
     session.close();
   }
+}
+
+/**
+ * The refusal of a model call after which none was answered. Some agents report it as text and return, and their reward would be
+ * trained on. A path that does not exist is not a model call: agents send telemetry there.
+ */
+function swallowedRefusal(session: RolloutSession): UserError | undefined {
+  const { failure } = session.calls();
+  const { kind } = (failure?.cause ?? {}) as { kind?: unknown };
+  return failure instanceof UserError && kind !== "not_found" ? failure : undefined;
 }
 
 const isAgentError = ({ kind }: Failure, error: unknown) => (kind === "model" || kind === "agent") && !isMistake(error);
@@ -350,6 +362,9 @@ function createLazyGateway(
         as: (role, instance) => ask().as(role, instance),
         separateSideCalls: () => ask().separateSideCalls(),
         end: () => ask().end(),
+        get resultURL() {
+          return ask().resultURL;
+        },
         result: () => ask().result(),
         calls: session.calls,
       };

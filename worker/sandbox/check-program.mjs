@@ -93,14 +93,59 @@ function faultOfTest() {
   return line && `line ${line} of the test waits for a promise that is never settled`;
 }
 
+/** What grades no program, as the source shows. It is found before the program runs. */
+function faultOfSource() {
+  const lines = source.split("\n");
+  const ends = lines.findIndex((line) => /^process\.exit\(0?\)/.test(line));
+  if (ends >= 0 && lines.slice(ends + 1).some((line) => /\bassert\b|\bthrow\b/.test(line))) {
+    return `line ${ends + 1} of the test calls process.exit(0) before all checks have run`;
+  }
+  const open = lines.findIndex((line) =>
+    /await new Promise\(\s*(?:\(\w*\)|\w+|function\s*\(\w*\))\s*(?:=>)?\s*\{\s*\}\s*\)/.test(line),
+  );
+  if (open >= 0) return `line ${open + 1} of the test waits for a promise that is never settled`;
+  const code = source.replace(/\/\*[\s\S]*?\*\/|\/\/.*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'/g, " ");
+  for (const name of libraries) {
+    const own = new RegExp(`\\b(?:import|const|let|var|function|class)\\b[^;=]*(?<![\\w$])${name}(?![\\w$])`);
+    const used = new RegExp(`(?<![.\\w$])${name}\\s*[.(]`);
+    if (used.test(code) && !own.test(code)) return `the test uses ${name} without importing it`;
+  }
+  for (const { 0: call, 1: name, index } of code.matchAll(/(?<![.\w$])([A-Za-z_$][\w$]*)\(/g)) {
+    const isOwn = new RegExp(
+      `\\b(?:import|const|let|var|function|class)\\b[^;=(]*(?<![\\w$])${name.replaceAll("$", "\\$")}(?![\\w$])`,
+    );
+    if (name in globalThis && !lookedUp.has(name)) continue;
+    if (keywords.has(name) || isOwn.test(code)) continue;
+    if (/=>|(?<![\w$])function(?![\w$])/.test(outermost(code.slice(index + call.length)))) {
+      const line = code.slice(0, index).split("\n").length;
+      return `line ${line} of the test passes functions of its own to the program, but only plain data can be passed`;
+    }
+  }
+  return undefined;
+}
+
+const keywords = new Set("if for while switch catch function async await return typeof with super".split(" "));
+
+/** The arguments of a call, without what is in brackets, up to its end. */
+function outermost(code) {
+  let [depth, text] = [0, ""];
+  for (const each of code) {
+    if (")]}".includes(each) && depth-- === 0) return text;
+    if (depth === 0) text += each;
+    if ("([{".includes(each)) depth++;
+  }
+  return text;
+}
+
 function judge(code) {
   if (session.broken !== undefined) return [broken, session.broken];
   const why = error ?? results.failures[0] ?? session.wrong;
   const nothing = results.used && results.ran === 0 ? "no test of node:test ran" : undefined;
   if (!session.used) return [broken, why ?? faultOfTest() ?? nothing ?? "the test never uses the program"];
   if (why !== undefined) return [failed, why];
+  // After the program has run, its values may have led there.
   const fault = code === 0 || code === 13 || results.hung.length > 0 ? faultOfTest() : undefined;
-  if (fault !== undefined) return [broken, fault];
+  if (fault !== undefined) return [failed, fault];
   if (code !== 0) return [failed, `the test ended with exit code ${code}`];
   return nothing === undefined ? [passed, ""] : [failed, nothing];
 }
@@ -127,6 +172,8 @@ Object.assign(globalThis, runner, {
   assert,
   require: createRequire(import.meta.url),
 });
+/** Names that are the program's. */
+const lookedUp = new Set();
 const libraries = new Set(
   "expect jest vi chai should sinon strictEqual deepStrictEqual isDeepStrictEqual util lodash module exports _".split(
     " ",
@@ -134,11 +181,16 @@ const libraries = new Set(
 );
 for (const [name] of source.matchAll(/[\p{ID_Start}$_][\p{ID_Continue}$]*/gu)) {
   if (name in globalThis) continue;
+  lookedUp.add(name);
   const get = () => {
     if (!libraries.has(name) && !name.startsWith("assert")) return session.named(name);
-    session.broken ??= `the test uses ${name} without importing it`;
+    const why = `the test uses ${name} without importing it`;
+    if (session.ran) session.wrong ??= why;
+    else session.broken ??= why;
     return exit(1);
   };
   Object.defineProperty(globalThis, name, { configurable: true, get });
 }
+session.broken = faultOfSource();
+if (session.broken !== undefined) exit(1);
 await import("./test.mjs").then(() => (imported = true), fail);

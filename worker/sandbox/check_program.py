@@ -16,6 +16,7 @@ import traceback
 import types
 
 CHANNEL = 4
+leave_process = os._exit
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import proxies  # noqa: E402
 from proxies import BrokenTest  # noqa: E402
@@ -42,9 +43,162 @@ class Names(dict):
             raise KeyError(name)
         if name in self.modules:
             return importlib.import_module(name)
-        if name in LIBRARIES or name.startswith("assert"):
-            raise BrokenTest("the test uses %s without importing it" % name)
         return proxies.named(name)
+
+
+# Calls that compare their first two arguments.
+EQUALITIES = {"assertEqual", "assertNotEqual", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSequenceEqual", "assertCountEqual"}
+IDENTITIES = {"assertIs": "assertTrue", "assertIsNot": "assertFalse"}
+
+
+class Rewritten(ast.NodeTransformer):
+    """
+    The test with calls of this process where Python itself would look at an object of the program: `is` and `type(x)`, and objects
+    that it constructs to compare with, which the program makes last.
+    """
+
+    def __init__(self, tree, names):
+        self.names = names
+        """Names that the test does not define."""
+        self.results, self.expected = set(), {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and self.is_result(node.value):
+                self.results |= {ast.unparse(target) for target in node.targets}
+        for node in ast.walk(tree):
+            for side, other in self.compared(node):
+                if isinstance(side, (ast.Name, ast.Attribute)):
+                    name = ast.unparse(side)
+                    self.expected[name] = self.expected.get(name) or self.is_result(other)
+
+    def is_result(self, tree):
+        calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        roots = [next((each.id for each in ast.walk(call) if isinstance(each, ast.Name)), "") for call in calls]
+        return any(root in self.names for root in roots) or any(ast.unparse(node) in self.results for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute)))
+
+    @staticmethod
+    def compared(node):
+        """Both sides of a comparison, each with the other."""
+        sides = ()
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
+            sides = (node.left, node.comparators[0])
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in EQUALITIES:
+            sides = node.args[:2]
+        return [(sides[0], sides[1]), (sides[1], sides[0])] if len(sides) == 2 else []
+
+    def expect(self, tree, how):
+        """Marks the objects that an expression constructs."""
+        inside = ()
+        if isinstance(tree, (ast.List, ast.Tuple, ast.Set)):
+            inside = tree.elts
+        elif isinstance(tree, ast.Dict):
+            inside = [each for each in (*tree.keys, *tree.values) if each is not None]
+        elif isinstance(tree, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+            inside = [tree.elt]
+        elif isinstance(tree, ast.Call) and isinstance(tree.func, (ast.Name, ast.Attribute)):
+            name = tree.func.id if isinstance(tree.func, ast.Name) else tree.func.attr
+            root = next((each.id for each in ast.walk(tree.func) if isinstance(each, ast.Name)), "")
+            if root in self.names and proxies.CLASS_NAME.fullmatch(name):
+                tree.args.insert(0, tree.func)
+                tree.func = named_node(how, tree)
+                inside = tree.args[1:]
+        for each in inside:
+            self.expect(each, how)
+
+    def visit(self, node):
+        identity = IDENTITIES.get(node.func.attr) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+        for side, other in self.compared(node):
+            self.expect(side, "__expect_from__" if self.is_result(other) else "__expect__")
+        if isinstance(node, ast.Assign) and not getattr(node, "guarded", False):
+            compared = [self.expected[name] for name in map(ast.unparse, node.targets) if name in self.expected]
+            if compared:
+                self.expect(node.value, "__expect_from__" if any(compared) else "__expect__")
+        if isinstance(node, (ast.With, ast.AsyncWith, ast.Try)):
+            for each in ast.walk(node):
+                each.guarded = True
+        node = self.generic_visit(node)
+        if isinstance(node, ast.Compare) and any(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops) and len(node.ops) == 1:
+            if isinstance(node.comparators[0], ast.Constant) or isinstance(node.left, ast.Constant):
+                return node
+            same = call_of("__identical__", node.left, node.comparators[0])
+            return same if isinstance(node.ops[0], ast.Is) else ast.copy_location(ast.UnaryOp(ast.Not(), same), node)
+        if identity is not None and len(node.args) >= 2:
+            node.func.attr = identity
+            node.args[:2] = [call_of("__identical__", *node.args[:2])]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1:
+            node.func = named_node("__type_of__", node)
+        elif isinstance(node, ast.Attribute) and node.attr == "__class__" and isinstance(node.ctx, ast.Load):
+            return call_of("__type_of__", node.value)
+        return node
+
+
+def named_node(name, place):
+    return ast.copy_location(ast.Name(name, ast.Load()), place)
+
+
+def call_of(name, first, *more):
+    return ast.copy_location(ast.Call(named_node(name, first), [first, *more], []), first)
+
+
+REWRITTEN = {
+    "__expect__": proxies.expect,
+    "__expect_from__": proxies.expect_from,
+    "__identical__": proxies.identical,
+    "__type_of__": proxies.type_of,
+}
+
+
+def names_of(tree, modules):
+    """Names that belong to the program: the test neither defines nor imports them, and they are not Python's own."""
+    used, own = set(), {*vars(builtins), *modules}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else own).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.arg):
+            own.add(node.arg)
+        elif isinstance(node, ast.alias):
+            own.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            own.add(node.name)
+    return {name for name in used - own if not name.startswith("__")}
+
+
+CAPTURES = r"(contextlib\.)?redirect_(stdout|stderr)\(|sys\.std(out|in|err) =|(\w+\.)*patch\(['\"](sys\.std|builtins\.(print|input|open))"
+
+
+def fault_of(tree, names):
+    """
+    What a test cannot do with any program, which is therefore an error of the test, with its line. It is found before the program
+    runs: afterwards, what happens may be the program's doing.
+    """
+    for name in sorted(names):
+        if name in LIBRARIES or name.startswith("assert"):
+            return "the test uses %s without importing it" % name
+    for place, statement in enumerate(tree.body):
+        ends = isinstance(statement, ast.Expr) and re.fullmatch(r"(os\._exit|sys\.exit|exit|quit)\(0?\)", ast.unparse(statement))
+        if ends and any(isinstance(node, (ast.Assert, ast.Raise)) for rest in tree.body[place:] for node in ast.walk(rest)):
+            return "line %d of the test ends its process: it exits with 0 before the checks that follow" % statement.lineno
+    functions = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    is_new = lambda node: isinstance(node, ast.Call) and ast.unparse(node.func) in names and proxies.CLASS_NAME.fullmatch(ast.unparse(node.func))
+    made = {ast.unparse(target) for node in ast.walk(tree) if isinstance(node, ast.Assign) and is_new(node.value) for target in node.targets}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                if isinstance(base, ast.Name) and base.id in names:
+                    return "line %d of the test subclasses %s of the program, which runs in another process" % (node.lineno, base.id)
+        receiver = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+        is_method = receiver is not None and (is_new(receiver) or ast.unparse(receiver) in made)
+        if isinstance(node, ast.Call) and (is_method or (isinstance(node.func, ast.Name) and node.func.id in names)):
+            for each in (*node.args, *(keyword.value for keyword in node.keywords)):
+                if isinstance(each, ast.Lambda) or (isinstance(each, ast.Name) and each.id in functions):
+                    return "line %d of the test passes functions of its own to the program" % node.lineno
+        for each in getattr(node, "decorator_list", ()):
+            if isinstance(each, ast.Name) and each.id in names:
+                return "line %d of the test passes functions of its own to the program" % node.lineno
+        if isinstance(node, (ast.Call, ast.Assign)) and re.match(CAPTURES, ast.unparse(node)):
+            return "line %d of the test captures what the program prints, in another process: use { stdin, stdout }" % node.lineno
+    return None
 
 
 def modules_of(tree):
@@ -138,17 +292,30 @@ def run_function(name, function):
         asyncio.run(result)
 
 
+class Unchecked(Exception):
+    """The test ended early, as the program's values made it do."""
+
+
+def end_process(code):
+    """`os._exit` in the test."""
+    raise SystemExit(code)
+
+
 def run_module(tree, module):
     """Raises what the test raises, except an exit with 0 that has no check after it."""
     try:
         exec(compile(tree, "test.py", "exec"), module.__dict__)
     except SystemExit as end:
-        if end.code not in (None, 0):
+        if isinstance(end, proxies.ProgramExit) or end.code not in (None, 0):
             raise
         lines = [frame.lineno for frame in traceback.extract_tb(end.__traceback__) if frame.filename == "test.py"]
-        checks = [node.lineno for node in ast.walk(tree) if isinstance(node, (ast.Assert, ast.Raise))]
-        if any(check > line for line in lines[:1] for check in checks):
-            raise BrokenTest("line %d of the test exits with 0 before the checks that follow" % lines[-1]) from None
+        functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        inside = [each for each in functions if each.lineno <= lines[-1] <= each.end_lineno]
+        follow = [(inside[-1], lines[-1])] if inside else []
+        for part, line in [(tree, lines[0]), *follow]:
+            checks = [node for node in ast.walk(part) if isinstance(node, (ast.Assert, ast.Raise))]
+            if any(check.lineno > line for check in checks):
+                raise Unchecked("line %d of the test exits with 0 before the checks that follow" % lines[-1]) from None
 
 
 def judge(source):
@@ -160,7 +327,18 @@ def judge(source):
     why = None
     try:
         tree = ast.parse(source, "test.py")
-        module.__dict__["__builtins__"] = Names(modules_of(tree))
+        modules = modules_of(tree)
+        names = names_of(tree, modules)
+        fault = fault_of(tree, names)
+        if fault is not None:
+            raise BrokenTest(fault)
+        session.class_names = sorted(name for name in names if proxies.CLASS_NAME.fullmatch(name))
+        contexts = [node for node in ast.walk(tree) if isinstance(node, (ast.With, ast.AsyncWith))]
+        session.raises = {each.lineno for node in contexts for each in node.body if isinstance(each, ast.Raise)}
+        tree = ast.fix_missing_locations(Rewritten(tree, names).visit(tree))
+        os._exit = end_process
+        module.__dict__["__builtins__"] = Names(modules)
+        module.__dict__["__builtins__"].update(REWRITTEN)
         if "unittest" in source:
             watch.add_unittest()
         run_module(tree, module)
@@ -169,6 +347,7 @@ def judge(source):
             threading._shutdown()  # waits for threads, and ends the idle ones of executors
     except BaseException as error:
         why = describe(error)
+    os._exit = leave_process
     if session.broken is not None:
         return BROKEN, session.broken
     why = watch.failure() or why or session.wrong
@@ -176,7 +355,9 @@ def judge(source):
         why = "unittest ran no test"
     if not session.used:
         return BROKEN, why or "the test never uses the program"
-    return (PASSED, "") if why is None and session.wrong is None else (FAILED, why or session.wrong)
+    if why is None and session.wrong is None:
+        return PASSED, ""
+    return FAILED, "; ".join(each for each in (why or session.wrong, session.note) if each)
 
 
 def exchange_over(replies):
@@ -199,7 +380,7 @@ def main():
     sys.stdout.flush()
     sys.stderr.write("\n%s\n" % why)
     sys.stderr.flush()
-    os._exit(code)
+    leave_process(code)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,15 @@
 /** Plain data as JSON: what passes between a program under test and the process that checks it. */
 
+/** Of a typed array's class itself, since a subclass has behavior of its own. */
+function typedName(value) {
+  if (!ArrayBuffer.isView(value) || value instanceof DataView) return undefined;
+  return Buffer.isBuffer(value) ? "Buffer" : tagOf(value);
+}
+
+const tagOf = Function.prototype.call.bind(
+  Object.getOwnPropertyDescriptor(Object.getPrototypeOf(Uint8Array.prototype), Symbol.toStringTag).get,
+);
+
 /** @param {(value: object, mayBePlain: boolean) => unknown} packObject turns what is not plain into JSON, or throws */
 export function encode(value, packObject) {
   const again = (items) => Array.from(items, (item) => encode(item, packObject));
@@ -18,6 +28,8 @@ export function encode(value, packObject) {
     if (value instanceof Map) return { map: again(Map.prototype.entries.call(value)) };
     if (value instanceof Set) return { set: again(Set.prototype.values.call(value)) };
     if (value instanceof Date) return { date: Date.prototype.getTime.call(value) };
+    const typed = typedName(value);
+    if (typed !== undefined) return { typed: [typed, again(Array.prototype.values.call(value))] };
     if (value instanceof RegExp) return { regexp: [`${value.source}`, `${value.flags}`] };
     const prototype = Object.getPrototypeOf(value);
     if (prototype === Object.prototype || prototype === null) {
@@ -29,11 +41,18 @@ export function encode(value, packObject) {
   return packObject(value, false);
 }
 
+const typedArrays = Object.fromEntries(
+  [
+    ...[Int8Array, Uint8Array, Uint8ClampedArray, Int16Array, Uint16Array, Int32Array, Uint32Array],
+    ...[Float32Array, Float64Array, BigInt64Array, BigUint64Array, Buffer],
+  ].map((kind) => [kind.name, kind]),
+);
+
 export function decode(value, unpackObject) {
   if (Array.isArray(value)) return value.map((item) => decode(item, unpackObject));
   if (typeof value !== "object" || value === null) return value;
   const [[tag, content]] = Object.entries(value);
-  if (tag === "object") return unpackObject(content);
+  if (tag === "object" || tag === "error") return unpackObject(content, tag);
   if (tag === "undefined") return undefined;
   if (tag === "bigint") return BigInt(content);
   if (tag === "number") return Number(content);
@@ -42,6 +61,7 @@ export function decode(value, unpackObject) {
   if (tag === "map") return new Map(items);
   if (tag === "set") return new Set(items);
   if (tag === "regexp") return new RegExp(...items);
+  if (tag === "typed") return typedArrays[items[0]].from(items[1]);
   if (tag === "record") {
     // `encode` never sends one, but a program can: its functions would be methods, such as `includes`, of plain data.
     if (items.some(([, item]) => typeof item === "function")) throw new TypeError("a record has functions");

@@ -35,8 +35,10 @@ export class BrokenTest extends Error {}
  */
 export function openSession(exchange, source) {
   /** `used`: whether the program has been used; `wrong` and `broken`: a verdict, even if the test catches the exception. */
-  const session = { used: false, wrong: undefined, broken: undefined, ask, named };
+  const session = { used: false, ran: false, wrong: undefined, broken: undefined, ask, named };
   const numbers = new WeakMap();
+  /** Classes that the test names. They are looked up before anything else, so that the program cannot choose later what they mean. */
+  const classes = new Map();
 
   function wrong(error) {
     session.wrong ??= error.message;
@@ -48,24 +50,39 @@ export function openSession(exchange, source) {
     if (number !== undefined) return { object: [number, ""] };
     if (mayBePlain) return undefined;
     const kind = typeof value === "function" ? "functions" : "objects of classes";
-    session.broken ??= `the test passes ${kind} of its own to the program, but only plain data can be passed`;
+    const why = `the test passes ${kind} of its own to the program, but only plain data can be passed`;
+    // Before the program has returned a value, only the test is to blame for what it passes.
+    if (session.ran) throw wrong(new TypeError(why));
+    session.broken ??= why;
     throw new BrokenTest(session.broken);
   }
 
   function ask(operation, ...args) {
-    session.used = true;
+    if (!session.used) {
+      session.used = true;
+      for (const [name] of source.matchAll(/(?<![.\w$])[_$]*[A-Z][\w$]*/g)) {
+        if (classes.has(name) || Object.getOwnPropertyDescriptor(globalThis, name)?.value !== undefined) continue;
+        classes.set(name, undefined);
+        try {
+          classes.set(name, withRole(ask("name", name), className.test(name) ? "class" : ""));
+        } catch {}
+      }
+    }
+    // A name, or an object's method, is also asked for before its arguments are known.
+    const ranBefore = session.ran || (operation !== "name" && operation !== "get" && !fromName.has(args[0]));
+    session.ran = ranBefore;
     const answer = exchange(JSON.stringify(encode([operation, args], pack)));
     if (answer === undefined) throw wrong(new ProgramEnded("the program ended"));
+    session.ran ||= operation !== "name" && operation !== "get";
     let [kind, content, more] = [];
     try {
       [kind, content, more] = JSON.parse(answer);
-      if (kind === "value" || kind === "resolve")
-        [content, more] = [decode(content, proxyOf), more.map((each) => decode(each, proxyOf))];
+      [content, more] = [decode(content, unpack), more.map((each) => decode(each, unpack))];
     } catch {
       throw wrong(new ProgramEnded("the program's answer is not plain data"));
     }
-    if (kind === "reject") return Promise.reject(errorOf(`${content}`, `${more}`));
-    if (kind !== "value" && kind !== "resolve") throw errorOf(`${content}`, `${more}`);
+    if (kind === "reject") return Promise.reject(content);
+    if (kind !== "value" && kind !== "resolve") throw content;
     for (const [index, changed] of more.entries()) update(args[index + 2], changed);
     return kind === "resolve" ? Promise.resolve(content) : content;
   }
@@ -91,14 +108,40 @@ export function openSession(exchange, source) {
 
   /** A name of the program that the test uses. Its spelling in the test, not the program, says that it is a class. */
   function named(name) {
-    return withRole(ask("name", name), className.test(name) ? "class" : "");
+    const known = classes.get(name);
+    if (known !== undefined) return known;
+    const value = withRole(ask("name", name), className.test(name) ? "class" : "");
+    if (numbers.has(value)) fromName.add(value);
+    return value;
+  }
+
+  function unpack(content, tag) {
+    return tag === "error" ? errorOf(content) : proxyOf(content);
+  }
+
+  /** An error of this process's own, of the first of its classes that the language has. */
+  function errorOf([number, names, name, message, properties]) {
+    const known = names.find((each) => Object.hasOwn(builtInErrors, each)) ?? "Error";
+    const error = new builtInErrors[known](`${message}`);
+    if (error.name !== name) Object.defineProperty(error, "name", { value: `${name}`, configurable: true });
+    const plain = decode(properties, unpack);
+    if (typeof plain === "object" && plain !== null && !numbers.has(plain)) Object.assign(error, plain);
+    numbers.set(error, number);
+    if (names[0] !== known) {
+      const own = classes.get(`${names[0]}`) ?? { name: `${names[0]}` };
+      Object.defineProperty(error, "constructor", { value: own, configurable: true });
+    }
+    return error;
   }
 
   const roles = new WeakMap();
+  /** Functions that the test uses by their names. */
+  const fromName = new WeakSet();
   const owners = new WeakMap();
 
   function withRole(value, role) {
     if (role !== "" && numbers.has(value)) roles.set(value, role);
+    if (role === "class" && numbers.has(value)) fromName.add(value);
     return value;
   }
 
@@ -136,6 +179,10 @@ export function openSession(exchange, source) {
         return iterate;
       }
       if (key === Symbol.toPrimitive) return text;
+      // Whether the class of a value is this one or extends it, which its classes' numbers tell.
+      if (key === Symbol.hasInstance && callable) {
+        return (value) => numbers.has(value) && ask("classes", value).includes(numbers.get(self));
+      }
       // Nothing awaits an object, since promises of the program are awaited before.
       if (typeof key === "symbol" || key === "then") return undefined;
       if (isTrusted()) {
@@ -184,9 +231,4 @@ export function openSession(exchange, source) {
   }
 
   return session;
-}
-
-function errorOf(name, message) {
-  if (Object.hasOwn(builtInErrors, name)) return new builtInErrors[name](message);
-  return Object.defineProperty(new Error(message), "name", { value: name });
 }

@@ -14,16 +14,41 @@ const operations = {
   has: (target, key) => key in target,
 };
 
+/** The classes of an object, or of a class itself. */
+function classesOf(value) {
+  const classes = [];
+  const isClass = typeof value === "function";
+  for (let each = isClass ? value : Object.getPrototypeOf(value); each && classes.length < 100; ) {
+    classes.push(isClass ? each : each.constructor);
+    each = Object.getPrototypeOf(each);
+  }
+  return classes.filter((each) => typeof each === "function");
+}
+
 /** @param {(name: string) => unknown} lookUp what a name means in the program */
 export function openServer(lookUp) {
   const objects = [];
   const numbers = new Map();
 
+  function numberOf(value) {
+    if (!numbers.has(value)) numbers.set(value, objects.push(value) - 1);
+    return numbers.get(value);
+  }
+
   /** The number of an object that stays here, and what it is. */
   function keep(value) {
-    if (!numbers.has(value)) numbers.set(value, objects.push(value) - 1);
+    numberOf(value);
+    if (value instanceof Error) return describe(value);
     const kind = typeof value === "function" ? "a function" : `an object of class ${value?.constructor?.name}`;
     return { object: [numbers.get(value), kind] };
+  }
+
+  /** An error: its number, the names of its classes, its name, message and other properties. */
+  function describe(error) {
+    const names = classesOf(error).map(({ name }) => `${name}`);
+    const plain = Object.entries(error).filter(([key]) => !["name", "message", "stack"].includes(key));
+    const properties = Object.fromEntries(plain.map(([key, value]) => [key, value === error ? undefined : value]));
+    return { error: [numberOf(error), names, `${error.name}`, `${error.message}`.slice(0, 2000), pack(properties)] };
   }
 
   function pack(value) {
@@ -38,13 +63,27 @@ export function openServer(lookUp) {
     /** The result, which may be a promise, and the arguments that it may have changed. */
     perform(line) {
       const [operation, args] = decode(JSON.parse(line), ([number]) => objects[number]);
-      const value = operation === "name" ? lookUp(args[0]) : operations[operation](...args);
+      const value =
+        operation === "name"
+          ? lookUp(args[0])
+          : operation === "classes"
+            ? classesOf(args[0]).map(numberOf)
+            : operations[operation](...args);
       return { value, changed: operation === "call" ? args.slice(2) : [] };
     },
     answer: ({ value, changed }, kind = "value") =>
       JSON.stringify([kind, pack(value), changed.map((each) => (typeof each === "object" ? pack(each) : null))]),
-    refusal: (error, kind = "throw") =>
-      JSON.stringify([kind, `${error?.name}`, `${error?.message ?? error}`.slice(0, 2000)]),
+    refusal(error, kind = "throw") {
+      try {
+        if (error instanceof Error) return JSON.stringify([kind, describe(error), []]);
+        if (typeof error !== "function") return JSON.stringify([kind, pack(error), []]);
+      } catch {}
+      return JSON.stringify([
+        kind,
+        { error: [0, ["Error"], "Error", `${error?.message ?? "an error"}`.slice(0, 2000), { record: [] }] },
+        [],
+      ]);
+    },
   };
 }
 

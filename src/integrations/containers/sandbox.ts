@@ -8,7 +8,14 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Semaphore } from "../../base/concurrency.ts";
 import { RunError, UserError } from "../../base/errors.ts";
 import { type Connection, runConnected, withDefaults } from "../../rewards/sandbox/run-program.ts";
-import type { Isolation, Sandbox, SandboxLimits, SandboxProgram, SandboxResult } from "../../rewards/sandbox/types.ts";
+import {
+  type Isolation,
+  outputText,
+  type Sandbox,
+  type SandboxLimits,
+  type SandboxProgram,
+  type SandboxResult,
+} from "../../rewards/sandbox/types.ts";
 import { type Started, startContainer, type WarmCounts, type WarmQueue, warmQueue } from "./container.ts";
 import { type Engine, type EngineName, findEngine } from "./engine.ts";
 
@@ -331,7 +338,7 @@ function readFrames(child: ChildProcessWithoutNullStreams, most: number, onTooMu
       rest = rest.subarray(5 + size);
     }
   });
-  const textOf = (kind: "o" | "e") => Buffer.concat(outputs[kind]).toString("utf8");
+  const textOf = (kind: "o" | "e") => outputText(Buffer.concat(outputs[kind]));
   return { ready, end, channel, stdout: () => textOf("o"), stderr: () => textOf("e") };
 }
 

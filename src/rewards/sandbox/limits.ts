@@ -54,14 +54,6 @@ export interface Family {
   kill(): void;
 }
 
-/** Sends SIGKILL to all processes whose environment contains one of these markers. */
-export function killMarked(markers: readonly string[]): void {
-  for (const { pid } of listProcesses()) {
-    const environment = readOrNothing(`/proc/${pid}/environ`);
-    if (markers.some((marker) => environment.includes(marker))) kill(pid);
-  }
-}
-
 /** @param marker text in the environment of this sandbox's processes */
 export function watchFamily(leader: number, marker: string): Family {
   const known = new Map<number, string>();

@@ -9,10 +9,10 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { RunError, UserError } from "../../base/errors.ts";
 import { isOwnerGone, ownerMark } from "../../base/files.ts";
+import { killMarked } from "../../base/processes.ts";
 import {
   type Cgroup,
   type Family,
-  killMarked,
   listProcesses,
   openCgroup,
   removeLeftCgroups,
@@ -23,6 +23,7 @@ import {
   findInterpreter,
   type Interpreter,
   type LocalLevel,
+  outputText,
   type SandboxLimits,
   type SandboxProgram,
   type SandboxResult,
@@ -336,7 +337,7 @@ async function letOutputEnd(child: ChildProcess): Promise<void> {
 function collect(stream: Readable): () => string {
   const pieces: Buffer[] = [];
   stream.on("data", (piece: Buffer) => pieces.push(piece));
-  return () => Buffer.concat(pieces).toString("utf8");
+  return () => outputText(Buffer.concat(pieces));
 }
 
 function limitOutput(stream: Readable, bytes: number, onExceeded: () => void): void {

@@ -1,4 +1,5 @@
 /** A sandbox's isolation, limits, programs and results. */
+import { isUtf8 } from "node:buffer";
 import { homedir } from "node:os";
 import { isAbsolute, relative } from "node:path";
 import { UserError } from "../../base/errors.ts";
@@ -67,11 +68,18 @@ export interface SandboxResult {
   ended: "exit" | "time" | "memory" | "processes" | "output" | "files";
   /** Null if a signal ended it. */
   exitCode: number | null;
+  /** Bytes that are not UTF-8 are lone surrogates, which no decoded text contains. */
   stdout: string;
   stderr: string;
   seconds: number;
   /** Peak memory of all its processes, sampled ten times a second. */
   peakMemoryBytes: number;
+}
+
+/** The text of what a program wrote. A byte that is not UTF-8 does not become U+FFFD, which the program could have meant. */
+export function outputText(bytes: Buffer): string {
+  const text = bytes.toString("utf8");
+  return isUtf8(bytes) ? text : text.replaceAll("\ufffd", "\udcff");
 }
 
 /** Runs programs that models wrote. */
