@@ -103,9 +103,9 @@ function tags(text: string): Piece[] {
 }
 
 /** Words between two answers after which only the later one counts. */
-const moves =
+export const moves =
   /(?<![a-zA-Z])(?:no|wait|actually|correct\w*|instead|sorry|mistake\w*|wrong|rather|hmm|however|but|simplif\w*|therefore|so|thus|hence|final\w*|equal\w*|then|next|step|check\w*|verif\w*|reduces|becomes|which|conclu\w*|now|result\w*|substitut\w*|recall|from|since)(?![a-zA-Z])/i;
-const hedges =
+export const hedges =
   /(?<![a-zA-Z])(?:or|either|alternatively|maybe|perhaps|possibly|could|might|may|also|another|both)(?![a-zA-Z])/i;
 
 /** The pieces at the end that are one answer: "x is 1 or 3", but not a first result and the one that follows from it. */
@@ -207,7 +207,9 @@ const closings = new Map([
   ["\\[", "\\]"],
 ]);
 const longestSentence = 2500;
-const longestFormula = 2000;
+const longestFormula = 1000;
+/** Statements are looked for everywhere, formulas at the end of long replies. */
+const longestEnd = 50_000;
 
 /** The answer that a sentence begins with: up to its end, and to a clause such as "because ..." or "which is even". */
 function sentence(text: string, start: number): { content: string; end: number } {
@@ -274,9 +276,12 @@ function formulaEnd(text: string, index: number, open: string): number {
   return isMoney || content.trim() === "" || content.includes("\n\n") ? -1 : close;
 }
 
-/** `2**3` keeps its power. */
+/** `2**3` and `(2 + 3)* 4` keep their signs. */
 const withoutEmphasis = (text: string) =>
-  text.replace(/(?<![\w)])(?:\*\*|__|\*(?=\S))|(?:\*\*|__|(?<=\S)\*)(?![\w(])/g, "").replaceAll("`", "");
+  text
+    .replace(/(?<![\w)])(?:\*\*|__)|(?:\*\*|__)(?![\w(])/g, "")
+    .replace(/(?<![\w)] ?)\*(?=[^\s*])([^*\n]{0,200}[^\s*])\*(?! ?[\w(])/g, "$1")
+    .replaceAll("`", "");
 
 const clause =
   /(?<![a-zA-Z])(?:because|since|which|where|whose|as|so|thus|hence|therefore|given|due|obtained|meaning|giving|making|that|by|after|from|with|using|once|considering|in (?:total|all|simplest|lowest|the|each|exact|this|our)|altogether|total|overall|respectively)(?![a-zA-Z])|(?<![a-zA-Z])(?:for|when|if|while)(?![a-zA-Z])(?![\s\S]*(?<![a-zA-Z])(?:and|or|otherwise)(?![a-zA-Z])[\s\S]*\d)|i\.e\.| [–—] | - (?=[a-z]{2})/i;
@@ -290,7 +295,7 @@ function clauseStart(words: string, hasContent: boolean): number {
 
 /** The answer in a tag that may hold a sentence. */
 function fromSentence(content: string): string {
-  if (!/[a-z]{2,}[^a-z]+[a-z]{2,}/i.test(content) || /^\\/.test(content.trim())) {
+  if ((content.match(/[a-z]{2,}/gi) ?? []).length < 2 || /^\\/.test(content.trim())) {
     const only = sentence(content, filler.exec(content)?.[0].length ?? 0);
     return only.end >= content.trimEnd().length - 1 && only.content !== "" ? only.content : content;
   }
@@ -313,7 +318,8 @@ function fromSentence(content: string): string {
 
 // Without a statement: the last formula, or the last number if it comes later.
 
-function lastFormula(text: string): FoundAnswer | undefined {
+function lastFormula(reply: string): FoundAnswer | undefined {
+  const text = reply.slice(-longestEnd);
   const found: Piece[] = [];
   const open = /\$\$|\$|\\\(|\\\[/g;
   for (let match = open.exec(text); match; match = open.exec(text)) {
