@@ -2,7 +2,10 @@
  * Graders that compare a reply with text: numbers, letters of choices, words, tags, JSON and patterns. In this order: numbers,
  * the countdown game, exact text, choices, words, then formats.
  */
+import { isIP } from "node:net";
 import { Ajv, type ValidateFunction } from "ajv";
+import { Ajv2019 } from "ajv/dist/2019.js";
+import { Ajv2020 } from "ajv/dist/2020.js";
 import { canonical, numbersIn } from "../base/text.ts";
 import { codeBlock } from "./code.ts";
 import { type Grade, grade, gradeOffThread, gradeOrZero, overlong, quote } from "./grade.ts";
@@ -88,7 +91,8 @@ function finalNumber(text: string): FinalNumber | undefined {
     const inBox = readBox(content ?? "");
     if (inBox) return { ...inBox, where: "in \\boxed{}" };
   }
-  const last = numbers(text).at(-1);
+  const lastMatch = numberMatches(text).at(-1);
+  const last = lastMatch && readNumber(text, lastMatch);
   const said = findAnswer(text);
   if (said?.where === 'after "answer is"' || said?.where === "is denied") {
     const first =
@@ -101,20 +105,25 @@ function finalNumber(text: string): FinalNumber | undefined {
 
 /** The number at the start of a line, or what the line's arithmetic results in. */
 function afterMark(text: string): Omit<FinalNumber, "where"> | undefined {
-  const line = /^\s*([^\n]*)/.exec(text)?.[1] ?? "";
+  const line = (/^\s*([^\n]*)/.exec(text)?.[1] ?? "").slice(0, 2000);
   if (/^[*_ ]*(?:step|part|case|solution)(?![a-z])/i.test(line)) return undefined;
-  const [first] =
-    numbers(line.slice(line.lastIndexOf("=") + 1)).length > 0
-      ? numbers(line.slice(line.lastIndexOf("=") + 1))
-      : numbers(text.slice(0, 1000));
-  return first && { number: first.number, value: first.isSeveral || first.continues ? undefined : first.value };
+  const result = line.slice(line.lastIndexOf("=") + 1);
+  for (const place of [result, text.slice(0, 2000)]) {
+    const [match] = numberMatches(place);
+    if (!match) continue;
+    const { number, value, isSeveral, continues } = readNumber(place, match);
+    return { number, value: isSeveral || continues ? undefined : value };
+  }
+  return undefined;
 }
 
-function readBox(content: string): Omit<FinalNumber, "where"> | undefined {
+function readBox(box: string): Omit<FinalNumber, "where"> | undefined {
+  const content = box.slice(0, 2000);
   const plain = content.replaceAll("{,}", ",").replace(/\\(?:text|mathrm|textbf|mathbf)\s?\{([^{}]{0,200})\}/g, " $1 ");
-  const found = numbers(plain);
-  if (found.length === 0) return undefined;
-  const { text } = measure(cleanLatex(content.slice(0, 2000)));
+  const found = numberMatches(plain);
+  const [first] = found;
+  if (!first) return undefined;
+  const { text } = measure(cleanLatex(content));
   const whole = withBudget(100_000, () => {
     const read = parseExpression(text.slice(text.lastIndexOf("=") + 1));
     return read?.variables.size === 0 ? read.evaluate(new Map()) : undefined;
@@ -122,7 +131,8 @@ function readBox(content: string): Omit<FinalNumber, "where"> | undefined {
   if (whole) return { number: plain.trim().slice(0, 60), value: whole };
   const isPlain =
     found.length === 1 && !/[\\^_]|(?<![a-z])(?:not|never)(?![a-z])/i.test(plain.replace(/\\[$%,! ]/g, ""));
-  return { number: found.at(-1)!.number, value: isPlain ? found[0]!.value : undefined };
+  const { number, value } = readNumber(plain, first);
+  return { number, value: isPlain ? value : undefined };
 }
 
 const digits = String.raw`(?:(?:\d{1,3}(?:,\d{3}(?!\d))+|[1-9]\d{0,2}(?:[ \u00a0\u2009\u202f]\d{3}(?![\d-]))+|\d+)(?:\.\d+)?|\.\d+)`;
@@ -148,43 +158,39 @@ interface WrittenNumber {
   continues: boolean;
 }
 
-function numbers(text: string): WrittenNumber[] {
-  const found = [...text.matchAll(wholeNumbers)];
-  return found.map(({ 0: written, 1: first = "", 2: rest = "", index }, at) => {
-    const sign = /^[-−]/.test(written) ? "-" : "";
-    const plain = `${sign}${first.replace(/[,\s\u00a0]/g, "")}`;
-    const [before, after] = [
-      text.slice(Math.max(0, index - 30), index),
-      text.slice(index + written.length, index + written.length + 40),
-    ];
-    const hasOther = /^[^.\n\d]{0,20}?(?<![a-z])or(?![a-z])(?: (?:maybe|even|perhaps|possibly))? ?[$(]?-?\d/i.test(
-      after,
-    );
-    const isOther = /\d[^.\n\d]{0,20}?(?<![a-z])or(?: (?:maybe|even|perhaps|possibly))? [$(]?$/i.test(before);
-    const isRange = /(?<![a-z])between \$?[\d.,]+ and \$?$/i.test(before);
-    const isDenied = /(?<![a-z])(?:not|never|isn.t) \$?$/i.test(before);
-    const isSimple = rest === "" && !/e/i.test(first);
-    return {
-      number: isSimple ? canonical(plain) : written.trim().replace(/[\s,]+/g, ""),
-      // Most texts have many numbers, of which one is read.
-      get value() {
-        if (at < found.length - 2 && at > 1) return undefined;
-        // Another number than the one written in digits: √2, 3½, 5!, 5 dozen.
-        if (/[√∛]\s?$/.test(before) || /^(?:[!½¼¾⅓⅔²³]|\s?(?:dozen|hundred|k|m|bn)(?![a-z]))/i.test(after))
-          return undefined;
-        const multiple = /^\s?(thousand|million|billion|trillion)(?![a-z])/i.exec(after)?.[0] ?? "";
-        const factor = multiple === "" ? "" : ` * 10^${exponents.get(multiple.trim().toLowerCase())}`;
-        const signs = rest
-          .replace(/[,\u00a0]/g, "")
-          .replaceAll("÷", "/")
-          .replaceAll("x", "*");
-        const expression = `${plain}${signs}${factor}`.replace("−", "-");
-        return withBudget(100_000, () => parseExpression(expression)?.evaluate(new Map()));
-      },
-      isSeveral: hasOther || isOther || isRange || isDenied,
-      continues: /^\s*(?:[,;]|\+|and|to|[-–—])\s*\$?\d/.test(after),
-    };
-  });
+const numberMatches = (text: string) => [...text.matchAll(wholeNumbers)];
+
+/** @param match of `wholeNumbers` in the text */
+function readNumber(text: string, { 0: written, 1: first = "", 2: rest = "", index }: RegExpExecArray): WrittenNumber {
+  const before = text.slice(Math.max(0, index - 30), index);
+  const after = text.slice(index + written.length, index + written.length + 40);
+  const maybe = "(?: (?:maybe|even|perhaps|possibly))?";
+  const hasOther = new RegExp(String.raw`^[^.\n\d]{0,20}?(?<![a-z])or(?![a-z])${maybe} ?[$(]?-?\d`, "i").test(after);
+  const isOther = new RegExp(String.raw`\d[^.\n\d]{0,20}?(?<![a-z])or${maybe} [$(]?$`, "i").test(before);
+  const isRange = /(?<![a-z])between \$?[\d.,]+ and \$?$/i.test(before);
+  const isDenied = /(?<![a-z])(?:not|never|isn.t) \$?$/i.test(before);
+  const plain = `${/^[-−]/.test(written) ? "-" : ""}${first.replace(/[,\s\u00a0]/g, "")}`;
+  const isSimple = rest === "" && !/e/i.test(first);
+  return {
+    number: isSimple ? canonical(plain) : written.trim().replace(/[\s,]+/g, ""),
+    value: isAnother(before, after) ? undefined : numberValue(plain, rest, after),
+    isSeveral: hasOther || isOther || isRange || isDenied,
+    continues: /^\s*(?:[,;]|\+|and|to|[-–—])\s*\$?\d/.test(after),
+  };
+}
+
+/** Another number than the one in digits: √2, 3½, 5!, 5 dozen. */
+const isAnother = (before: string, after: string) =>
+  /[√∛]\s?$/.test(before) || /^(?:[!½¼¾⅓⅔²³]|\s?(?:dozen|hundred|k|m|bn)(?![a-z]))/i.test(after);
+
+function numberValue(plain: string, rest: string, after: string): Value | undefined {
+  const multiple = /^\s?(thousand|million|billion|trillion)(?![a-z])/i.exec(after)?.[1];
+  const factor = multiple === undefined ? "" : ` * 10^${exponents.get(multiple.toLowerCase())}`;
+  const signs = rest
+    .replace(/[,\u00a0]/g, "")
+    .replaceAll("÷", "/")
+    .replaceAll("x", "*");
+  return withBudget(100_000, () => parseExpression(`${plain}${signs}${factor}`)?.evaluate(new Map()));
 }
 
 // The countdown game.
@@ -517,9 +523,10 @@ function isWholeReply(reply: string, parts: readonly Part[]): boolean {
 
 /**
  * 1 if a reply, or its last fenced block, is JSON that the schema allows, else 0. The check runs in a thread for at most
- * 5 s, since patterns, `uniqueItems` and recursion can take exponential time.
+ * 5 s, since patterns, `uniqueItems` and recursion can take exponential time. Formats such as "email" are checked.
  *
- * @param schema JSON Schema (draft 7)
+ * @param schema JSON Schema of draft 7, 2019-09 or 2020-12, as `z.toJSONSchema` of zod returns it. Without `$schema`: draft 7,
+ * or 2020-12 if it uses one of its keywords
  * @throws Error if the schema is not valid
  * @example (await matchesSchema('{"city": "Bern"}', { type: "object", required: ["city"] })).reward // 1
  */
@@ -528,12 +535,62 @@ export const matchesSchema = (reply: string, schema: object): Promise<Grade> =>
 
 const validateElsewhere = gradeOffThread<string>(import.meta.url, "matchesSchemaOnThisThread");
 
-/** The schemas of this thread, by their JSON. */
+const isDate = (text: string) => {
+  const [, year, month, day] = /^(\d{4})-(\d\d)-(\d\d)$/.exec(text) ?? [];
+  const last = new Date(Date.UTC(Number(year), Number(month), 0)).getUTCDate();
+  return Number(month) >= 1 && Number(month) <= 12 && Number(day) >= 1 && Number(day) <= last;
+};
+const isTime = (text: string) =>
+  /^(?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d+)?(?:z|[+-](?:[01]\d|2[0-3]):?[0-5]\d)$/i.test(text);
+
+/** Formats of JSON Schema, and those that zod writes. Ajv ignores the others. */
+const formats = {
+  date: isDate,
+  time: isTime,
+  "date-time": (text: string) => /^[^t ]{10}[t ]/i.test(text) && isDate(text.slice(0, 10)) && isTime(text.slice(11)),
+  duration: /^P(?!$)(?:\d+W|(?:\d+Y)?(?:\d+M)?(?:\d+D)?(?:T(?=\d)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d+)?S)?)?)$/,
+  email: /^[^\s@<>()[\]\\,;:"]+@[a-z\d](?:[a-z\d-]*[a-z\d])?(?:\.[a-z\d](?:[a-z\d-]*[a-z\d])?)+$/i,
+  hostname: /^(?=.{1,253}$)[a-z\d](?:[a-z\d-]{0,61}[a-z\d])?(?:\.[a-z\d](?:[a-z\d-]{0,61}[a-z\d])?)*$/i,
+  ipv4: (text: string) => isIP(text) === 4,
+  ipv6: (text: string) => isIP(text) === 6,
+  uri: (text: string) => /^[a-z][a-z\d+.-]*:[^\s<>"{}|\\^`]+$/i.test(text) && URL.canParse(text),
+  uuid: /^[\da-f]{8}-[\da-f]{4}-[\da-f]{4}-[\da-f]{4}-[\da-f]{12}$/i,
+  regex: (text: string) => {
+    try {
+      return new RegExp(text, "u") instanceof RegExp;
+    } catch {
+      return false;
+    }
+  },
+};
+
+/** The schemas of this thread, by their JSON. The one that was used longest ago is dropped first. */
 const compiled = new Map<string, ValidateFunction>();
+const mostCompiled = 50;
+
+function compileSchema(schema: string): ValidateFunction {
+  const known = compiled.get(schema);
+  compiled.delete(schema);
+  const validate = known ?? newAjv(schema).compile(JSON.parse(schema));
+  compiled.set(schema, validate);
+  for (const oldest of compiled.keys()) {
+    if (compiled.size <= mostCompiled) break;
+    compiled.delete(oldest);
+  }
+  return validate;
+}
+
+/** One for each schema, since an instance keeps what it compiled. */
+function newAjv(schema: string): Ajv {
+  const options = { strict: false, ownProperties: true, formats, logger: false } as const;
+  const draft = /"\$schema":"[^"]*(2019-09|2020-12|draft-0\d)/.exec(schema)?.[1];
+  if (draft === "2019-09") return new Ajv2019(options);
+  const isLater = /"(?:prefixItems|unevaluated\w+|dependent\w+|\$dynamicRef|minContains|maxContains)":/.test(schema);
+  return draft === "2020-12" || (draft === undefined && isLater) ? new Ajv2020(options) : new Ajv(options);
+}
 
 export function matchesSchemaOnThisThread(reply: string, schema: string): Grade {
-  const validate = compiled.get(schema) ?? new Ajv({ strict: false, ownProperties: true }).compile(JSON.parse(schema));
-  compiled.set(schema, validate);
+  const validate = compileSchema(schema);
   let value: unknown;
   try {
     value = JSON.parse(codeBlock(reply)?.code ?? reply);
