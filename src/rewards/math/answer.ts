@@ -10,6 +10,8 @@ export interface FoundAnswer {
   where: string;
   /** Several boxes or tags that are one answer together, in order. */
   parts?: string[];
+  /** The last sign of a sentence is "!", which may be a factorial. */
+  exclaimed?: boolean;
 }
 
 /** The text after the last `</think>`; empty if thinking is not closed. */
@@ -147,23 +149,25 @@ const lead = new RegExp(
 );
 /** Words between "the answer is" and the answer. */
 const filler =
-  /^(?:[\s*_:>]|(?:therefore|thus|then|hence|simply|just|indeed|also|now|clearly|exactly|precisely|equal to|given by|as follows|still|again|obviously|that|about|approximately|a total of|the (?:number|value|fraction|integer|interval|point|set|expression|function|matrix|vector|pair|equation|word))(?![a-zA-Z])[\s,:]*)+/i;
+  /^(?:[\s*_:>→≈✅]|\.{3}|…|-\s+(?=\*\*)|(?:therefore|thus|then|hence|simply|just|indeed|also|now|clearly|exactly|precisely|equal to|given by|as follows|still|again|obviously|that|about|approximately|a total of|the (?:number|value|fraction|integer|interval|point|set|expression|function|matrix|vector|pair|equation|word))(?![a-zA-Z])[\s,:]*)+/i;
 
 function stated(text: string): FoundAnswer | undefined {
-  const found: (Piece & { where: string })[] = [];
+  const found: (Piece & { where: string; rest: string; exclaimed: boolean })[] = [];
   let denied = false;
   for (const { 0: written, index } of text.matchAll(lead)) {
     const from = index + written.length;
     if (found.length > 0 && from <= found.at(-1)!.end) continue;
     const isMark = written.startsWith("#") && !/[a-z]/i.test(written);
     const start = from + (filler.exec(text.slice(from, from + 300))?.[0].length ?? 0);
-    const { content, end } = sentence(text, start);
+    const { content, end, rest, exclaimed } = sentence(text, start);
     // A heading of the fourth level.
     if (isMark && /^(?:\*\*)?(?:step|solution|part|case|(?:final |the )?answer)(?![a-z])/i.test(content)) continue;
-    if (content === "") continue;
+    // "Final answer: the final answer is 12" states it once.
+    if (content === "" || /^(?:[a-z]+ ){0,4}answers? (?:is|are)(?![a-z])/i.test(content)) continue;
     if (/^(?:not|never|isn.t|neither|no longer|unknown|unclear|wrong|incorrect)(?![a-zA-Z])/i.test(content))
       denied = true;
-    else found.push({ content, start: index, end, where: isMark ? "after ####" : 'after "answer is"' });
+    else
+      found.push({ content, rest, exclaimed, start: index, end, where: isMark ? "after ####" : 'after "answer is"' });
   }
   const clear = found.filter(({ content }) => /[\d\\$]|^\W*\w{1,2}\W*$/.test(content));
   const pieces =
@@ -178,16 +182,17 @@ function stated(text: string): FoundAnswer | undefined {
   const last = pieces.at(-1);
   if (!last) return denied ? { answer: "", where: "is denied" } : undefined;
   // "The answer is 4. The answer is 5."
-  const group: Piece[] = [last];
+  const group = [last];
   for (let index = pieces.length - 2; index >= 0; index--) {
     const [piece, later] = [pieces[index]!, group[0]!];
-    const between = text.slice(piece.end, later.start);
-    if (between.length > 40 || (moves.test(between) && !hedges.test(between))) break;
+    const between = `${piece.rest}${text.slice(piece.end, later.start)}`;
+    if (later.start - piece.end > 40 || (moves.test(between) && !hedges.test(between))) break;
     group.unshift(piece);
   }
   const contents = distinct(group.map(({ content }) => content));
   const hedge = hedgeAfter(text, last.end);
-  return { answer: `${contents.join(" or ")}${hedge}`, where: last.where };
+  const { where, exclaimed } = last;
+  return { answer: `${contents.join(" or ")}${hedge}`, where, exclaimed };
 }
 
 /** "The answer is 4. Or maybe 5." */
@@ -211,8 +216,8 @@ const longestFormula = 1000;
 /** Statements are looked for everywhere, formulas at the end of long replies. */
 const longestEnd = 50_000;
 
-/** The answer that a sentence begins with: up to its end, and to a clause such as "because ..." or "which is even". */
-function sentence(text: string, start: number): { content: string; end: number } {
+/** The answer that a sentence begins with: up to its end, and to a clause (`rest`) such as "because ..." or "which is even". */
+function sentence(text: string, start: number): { content: string; rest: string; end: number; exclaimed: boolean } {
   const parts: { text: string; isFormula: boolean }[] = [];
   let plain = "";
   let index = start;
@@ -246,20 +251,26 @@ function sentence(text: string, start: number): { content: string; end: number }
     index++;
   }
   parts.push({ text: plain, isFormula: false });
-  let content = "";
+  let [content, rest] = ["", ""];
   for (const part of parts) {
-    if (part.isFormula) {
-      content += ` ${part.text} `;
-      continue;
+    if (rest !== "") rest += part.text;
+    else if (part.isFormula) content += ` ${part.text} `;
+    else {
+      const words = withoutEmphasis(part.text);
+      const cut = clauseStart(words, content.trim() !== "");
+      content += cut < 0 ? words : words.slice(0, cut);
+      if (cut >= 0) rest = words.slice(cut);
     }
-    const words = withoutEmphasis(part.text);
-    const cut = clauseStart(words, content.trim() !== "");
-    content += cut < 0 ? words : words.slice(0, cut);
-    if (cut >= 0) break;
   }
-  // "42 (forty-two)"
-  const said = content.trim().replace(/ ?\((?!or(?![a-z]))[a-z][a-z -]{2,60}\)$/, "");
-  return { content: said.replace(/[\s,;:–—-]+$/, ""), end: index };
+  const said = content
+    .replace(/[\p{Extended_Pictographic}\p{Cf}\ufe0f✓✗]/gu, "")
+    .trim()
+    .replace(/[*_]+$/, "")
+    // "42 (forty-two)"
+    .replace(/ ?\((?!or(?![a-z]))[a-z][a-z -]{2,60}\)$/, "")
+    .replace(/^(["'“‘])([\s\S]+)["'”’]$/, "$2");
+  const exclaimed = plain.trimEnd().endsWith("!") && rest === "";
+  return { content: said.replace(/[\s,;:–—-]+$/, ""), rest, end: index, exclaimed };
 }
 
 /** Where the formula that opens at `index` is closed; -1 if the sign is a currency. */
@@ -318,6 +329,15 @@ function fromSentence(content: string): string {
 
 // Without a statement: the last formula, or the last number if it comes later.
 
+/** "It cannot be 42", "42 is not the answer". */
+function isDenied(text: string, start: number, end: number): boolean {
+  const [before, after] = [text.slice(Math.max(0, start - 40), start), text.slice(end, end + 30)];
+  return (
+    /(?<![a-z])(?:not|never|cannot|neither|[a-z]+n['’]t)(?: [a-z]+){0,4} ?[$\\([*]*$/i.test(before) ||
+    /^[$\\)\]*]*(?: is| was| can| seems)(?:n['’]t| not| wrong| incorrect| impossible)(?![a-z])/i.test(after)
+  );
+}
+
 function lastFormula(reply: string): FoundAnswer | undefined {
   const text = reply.slice(-longestEnd);
   const found: Piece[] = [];
@@ -334,7 +354,7 @@ function lastFormula(reply: string): FoundAnswer | undefined {
     });
   }
   const isSide = ({ start }: Piece) =>
-    /(?<![a-zA-Z])(?:where|with|since|because|for|when|if|as|using|from|by|not)\s*$/i.test(
+    /(?<![a-zA-Z])(?:where|with|since|because|for|when|if|as|using|from|by|at)\s*$/i.test(
       text.slice(Math.max(0, start - 12), start),
     );
   const last = found.findLastIndex((piece) => !isSide(piece));
@@ -354,34 +374,40 @@ function lastFormula(reply: string): FoundAnswer | undefined {
   const rest = text.slice(group.at(-1)!.end);
   if (/[.\n][\s\S]*\d/.test(rest.slice(0, 2000)) && lastNumber(rest)) return undefined;
   const hedge = hedgeAfter(text, group.at(-1)!.end);
-  return { answer: group.map(({ content }) => content).join(", ") + hedge, where: "as the last formula" };
+  const answer = isDenied(text, group[0]!.start, group.at(-1)!.end)
+    ? ""
+    : group.map(({ content }) => content).join(", ");
+  return { answer: answer + hedge, where: "as the last formula" };
 }
 
-const numeral = String.raw`(?:(?<![\w.)])[-−])?\$?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+(?![\w.]))?`;
+const digits = String.raw`(?:\d{1,3}(?:,\d{3})+(?!\d)|[1-9]\d{0,2}(?: \d{3})+(?!\d)|\d+)(?:\.\d+)?`;
+const numeral = String.raw`(?:(?<![\w.)])[-−])?\$?${digits}(?:[eE][+-]?\d+(?![\w.]))?`;
 const number = new RegExp(
-  String.raw`(?<![\w.])(?:${numeral})(?: ?(?:\*\*|[/^×·*]) ?\{?-?\d[\d,]*(?:\.\d+)?\}?){0,3}%?`,
+  String.raw`(?<![\w.])(?:${numeral})(?: ?(?:\*\*|[/^×·*]) ?\{?-?${digits}\}?|:${digits}){0,3}%?`,
   "g",
 );
 
 function lastNumber(text: string): FoundAnswer | undefined {
   const found = [...text.matchAll(number)];
-  const last = found.at(-1);
+  // "12 at x = 3"
+  const isSide = (index: number) =>
+    /(?<![a-z])(?:at|when|where|for|if|with) [a-z] ?= ?$/i.test(text.slice(Math.max(0, index - 12), index));
+  const position = found.length > 1 && isSide(found.at(-1)!.index) ? found.length - 2 : found.length - 1;
+  const last = found[position];
   if (!last) return undefined;
-  let answer = last[0].replace(/,$/, "");
+  let [answer, later] = [last[0], last.index];
   // "It is 18 or 19": the earlier ones belong to it.
-  for (let index = found.length - 2, later = last.index; index >= 0; index--) {
+  for (let index = position - 1; index >= 0; index--) {
     const { 0: written, index: at } = found[index]!;
     const between = text.slice(at + written.length, Math.min(later, at + written.length + 40));
-    if (
-      later - at - written.length > 30 ||
-      !/^[^.\n\d]*(?<![a-zA-Z])or(?![a-zA-Z])[^.\n\d]*$|^,? ?and $|^, $/.test(between)
-    )
-      break;
+    const isJoined = /^[^.\n\d]*(?<![a-zA-Z])or(?![a-zA-Z])[^.\n\d]*$|^[,?]? (?:(?:and|maybe|possibly|perhaps) )?$/;
+    if (later - at - written.length > 30 || !isJoined.test(between)) break;
     answer = `${written} or ${answer}`;
     later = at;
   }
-  const denied = /(?<![a-zA-Z])(?:not|never|isn.t)\s*$/i.test(text.slice(Math.max(0, last.index - 12), last.index));
-  return { answer: denied ? "" : answer + hedgeAfter(text, last.index + last[0].length), where: "as the last number" };
+  const end = last.index + last[0].length;
+  const denied = isDenied(text, later, end);
+  return { answer: denied ? "" : answer + hedgeAfter(text, end), where: "as the last number" };
 }
 
 // The grade.
@@ -431,7 +457,11 @@ export function mathAnswer(
 }
 
 /** @param all the contents of all boxes, each of which may answer a part of the question */
-function compareFound({ answer, parts }: FoundAnswer, all: readonly string[], reference: string): boolean | undefined {
+function compareFound(
+  { answer, where, parts, exclaimed }: FoundAnswer,
+  all: readonly string[],
+  reference: string,
+): boolean | undefined {
   const verdict = compareAnswers(answer, reference);
   if (verdict) return true;
   for (const several of [parts ?? [], all]) {
@@ -444,7 +474,25 @@ function compareFound({ answer, parts }: FoundAnswer, all: readonly string[], re
   const alternatives = answer.split(/,? or /);
   if (alternatives.length > 1 && alternatives.length < 5 && alternatives.every((one) => compareAnswers(one, reference)))
     return true;
-  // A box that holds a sentence.
-  const inner = /[a-zA-Z]{3}/.test(answer) ? stated(answer.replace(/\\text\s?\{([^{}]*)\}/g, "$1"))?.answer : undefined;
-  return (inner !== undefined && inner !== "" && compareAnswers(inner, reference)) || verdict;
+  // A sentence with one number, and a box that holds a sentence.
+  const inner = [yesOrNo.exec(answer)?.[0], numberOf(answer)];
+  if (exclaimed) inner.push(answer.replace(/!$/, ""));
+  if (where.startsWith("in ") && /[a-zA-Z]{3}/.test(answer)) {
+    inner.push(stated(answer.replace(/\\text\s?\{([^{}]*)\}/g, "$1"))?.answer);
+  }
+  return inner.some((one) => one !== undefined && one !== "" && compareAnswers(one, reference)) || verdict;
+}
+
+const yesOrNo = /^(?:yes|no|true|false)(?=[,;.:] (?!or(?![a-z])))/i;
+/** Words after which a number of a sentence is not the answer. */
+const otherThan =
+  /(?<![a-zA-Z])(?:not|never|neither|nor|\w+n['’]t|cannot|no|none|but|or|and|either|between|least|most|more|less|fewer|greater|larger|smaller|over|under|above|below|almost|nearly|half|double|twice|triple|plus|minus|times|anything|except|wrong|incorrect|than|unless|although|alternatively|maybe|possibly|perhaps|if|when|answer)(?![a-zA-Z])/i;
+
+/** "There are 12 ways." */
+function numberOf(said: string): string | undefined {
+  if (!/^["'(]?[a-z]{2}[a-z']*[ ,]/i.test(said) || otherThan.test(said) || said.length > 300) return undefined;
+  const [only, another] = [...said.matchAll(number)];
+  const isFormula = /[\\^_{}=<>]/.test(said);
+  if (isFormula) return /^[a-z ,']* (?:is|are|equals) (?=[^a-z ]|[a-z](?![a-z]))(.*)$/i.exec(said)?.[1];
+  return another ? undefined : only?.[0];
 }

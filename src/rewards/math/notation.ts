@@ -125,7 +125,7 @@ export function cleanLatex(answer: string): string {
       /(?<=[\d}]) ?(thousand|million|billion|trillion)\b/gi,
       (_, word: string) => ` * ${multiples.get(word.toLowerCase())} `,
     );
-  const plain = withoutFullStops(joinThousands(squeeze(text)));
+  const plain = withoutFullStops(joinThousands(squeeze(text))).replace(/^(?:\\approx(?![a-z])|[≈=]) ?/, "");
   return nothing.test(plain) ? "\\emptyset" : plain;
 }
 
