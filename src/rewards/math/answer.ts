@@ -263,7 +263,7 @@ function sentence(text: string, start: number): { content: string; rest: string;
     }
   }
   const said = content
-    .replace(/[\p{Extended_Pictographic}\p{Cf}\ufe0f✓✗]/gu, "")
+    .replace(/\p{Extended_Pictographic}|\p{Cf}|\ufe0f|[✓✗]/gu, "")
     .trim()
     .replace(/[*_]+$/, "")
     // "42 (forty-two)"

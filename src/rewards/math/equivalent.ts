@@ -391,9 +391,8 @@ function sameList(left: string, right: string): boolean | undefined {
   }
   const named = a.kind === "none" ? assignments(parts) : undefined;
   const otherNamed = b.kind === "none" ? assignments(others) : undefined;
-  // `x = 2, y = 5` is the point (2, 5), and 2, 5 in this order.
-  if (named && !otherNamed && b.kind !== "set") return b.open === "[" ? false : matchInOrder(named, others);
-  if (otherNamed && !named && a.kind !== "set") return a.open === "[" ? false : matchInOrder(parts, otherNamed);
+  if (named && !otherNamed) return sameAssigned(named, b, others);
+  if (otherNamed && !named) return sameAssigned(otherNamed, a, parts);
   const unordered = (kind: string) => kind === "set" || kind === "none";
   if (unordered(a.kind) && unordered(b.kind)) {
     // {5} as the solution 5; a set of a set, or of nothing, is another set.
@@ -411,20 +410,35 @@ function sameList(left: string, right: string): boolean | undefined {
 const sameElement = (left: string, right: string) =>
   (unbracket(left).kind === "set") === (unbracket(right).kind === "set") && sameAnswer(left, right);
 
+interface Assigned {
+  values: string[];
+  /** `x_1 = 2, x_2 = 5` are the solutions 2 and 5 in any order. */
+  isUnordered: boolean;
+}
+
+/** `x = 2, y = 5` is the point (2, 5), and 2, 5 in this order. */
+function sameAssigned(
+  { values, isUnordered }: Assigned,
+  { kind, open }: Bracketed,
+  others: readonly string[],
+): boolean {
+  if (isUnordered && kind !== "tuple") return matchAll(values, others, sameAnswer);
+  return kind !== "set" && open !== "[" && matchInOrder(values, others);
+}
+
 /** The values of `x = 2, y = 5` in the order of single letters, else as written; undefined if names repeat or are missing. */
-function assignments(parts: readonly string[]): string[] | undefined {
+function assignments(parts: readonly string[]): Assigned | undefined {
   if (parts.length < 2) return undefined;
-  const found = parts.map((part) => {
+  const named: { name: string; value: string }[] = [];
+  for (const part of parts) {
     const { sides, signs } = sidesOf(part);
-    return signs.length > 0 && signs.every((sign) => sign === "=") && isName(sides[0]!)
-      ? { name: sides[0]!, value: sides.at(-1)! }
-      : undefined;
-  });
-  if (found.some((one) => one === undefined)) return undefined;
-  const named = found as { name: string; value: string }[];
+    if (signs.length === 0 || signs.some((sign) => sign !== "=") || !isName(sides[0]!)) return undefined;
+    named.push({ name: sides[0]!, value: sides.at(-1)! });
+  }
   if (new Set(named.map(({ name }) => name)).size < named.length) return undefined;
   if (named.every(({ name }) => /^[a-z]$/i.test(name))) named.sort((one, other) => (one.name < other.name ? -1 : 1));
-  return named.map(({ value }) => value);
+  const letters = new Set(named.map(({ name }) => /^([a-z])_ ?\{?\d\}?$/i.exec(name)?.[1] ?? name));
+  return { values: named.map(({ value }) => value), isUnordered: letters.size === 1 };
 }
 
 const hasPlusMinus = (text: string) => /\\pm(?![a-z])|±/.test(text);

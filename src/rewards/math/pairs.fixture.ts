@@ -32,7 +32,7 @@ const values: ((draw: (low: number, high: number) => number) => Value)[] = [
     const n = draw(2, 999);
     return {
       ...{ kind: "integer", ordinary: true },
-      same: [`${n}`, `${n}.0`, `+${n}`, `${n}.00`, `x = ${n}`, `\\text{${n}}`, `${n} \\text{ cm}`, `${n} apples`],
+      same: [`${n}`, `${n}.0`, `+${n}`, `${n}.00`, `x = ${n}`, `\\text{${n}}`, `${n} \\text{ cm}`, `${n} centimeters`],
       different: [
         `${n + 1}`,
         `-${n}`,
@@ -100,7 +100,7 @@ const values: ((draw: (low: number, high: number) => number) => Value)[] = [
     const n = draw(1, 99);
     return {
       ...{ kind: "percent", ordinary: true },
-      same: [`${n}\\%`, `${n}%`, `${n}`, `${n / 100}`, `${n} percent`, `${n}.0\\%`],
+      same: [`${n}\\%`, `${n}%`, `${n} percent`, `${n}.0\\%`],
       different: [`${n + 1}\\%`, `${n / 10}`, `${n / 100}\\%`, `${n}.5\\%`],
     };
   },

@@ -436,6 +436,8 @@ test.each(notPaid)("%j is not %s", (reply, expected) => {
 });
 
 const equal: [string, string][] = [
+  ["x_1 = 2, x_2 = 5", "5, 2"],
+  ["x_1 = 2, x_2 = 5", R`\{2, 5\}`],
   [R`\{1,2\}`, R`\left\{2, 1\right\}`],
   [R`\langle 1,2\rangle`, "(1,2)"],
   [R`\begin{pmatrix}1\\2\end{pmatrix}`, "(1,2)"],
@@ -546,6 +548,8 @@ const equal: [string, string][] = [
 ];
 
 const different: [string, string][] = [
+  ["x = 3, y = 15", R`\{3, 15\}`],
+  ["x_1 = 2, x_2 = 5", "(5, 2)"],
   [R`\langle 1,2\rangle`, R`\langle 2,1\rangle`],
   [R`\langle 1,2,3\rangle`, R`\langle 1,3,2\rangle`],
   [R`\vec{1,2}`, R`\vec{2,1}`],
