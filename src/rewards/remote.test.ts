@@ -100,7 +100,10 @@ describe("remoteReward", () => {
     "a server that %s leaves rewards unknown and counts as a failure of the reward",
     async (_name, answer, message) => {
       const url = await serve(answer as never);
-      const reward = remoteReward<Row>({ url, retries: 1, pauseSeconds: 0.001, timeoutSeconds: 0.1 });
+      const reward = remoteReward<Row>({
+        ...{ url, batchSize: 3, gatherMs: 5000 },
+        ...{ retries: 1, pauseSeconds: 0.001, timeoutSeconds: 0.1 },
+      });
       const episodes = await run(reward, { raiseOnError: false });
       for (const episode of episodes) {
         expect(episode).toMatchObject({ failure: { boundary: "reward", message: expect.stringContaining(message) } });

@@ -107,7 +107,7 @@ function tags(text: string): Piece[] {
 /** Words between two answers after which only the later one counts. */
 export const moves =
   /(?<![a-zA-Z])(?:no|wait|actually|correct\w*|instead|sorry|mistake\w*|wrong|rather|hmm|however|but|simplif\w*|therefore|so|thus|hence|final\w*|equal\w*|then|next|step|check\w*|verif\w*|reduces|becomes|which|conclu\w*|now|result\w*|substitut\w*|recall|from|since)(?![a-zA-Z])/i;
-export const hedges =
+const hedges =
   /(?<![a-zA-Z])(?:or|either|alternatively|maybe|perhaps|possibly|could|might|may|also|another|both)(?![a-zA-Z])/i;
 
 /** The pieces at the end that are one answer: "x is 1 or 3", but not a first result and the one that follows from it. */

@@ -130,7 +130,7 @@ export function cleanLatex(answer: string): string {
 }
 
 /** Collapses white space, so that later patterns cannot backtrack over blanks. */
-export const squeeze = (text: string) => text.replace(/\s+/g, " ").trim();
+const squeeze = (text: string) => text.replace(/\s+/g, " ").trim();
 
 const wrappers = [
   ["$$", "$$"],
