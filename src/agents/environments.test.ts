@@ -164,7 +164,7 @@ test.each<[string, number, string]>([
   ["<answer>8 + 4</answer>", 0, "uses 4, 8, not 4, 5, 8"],
   ["<answer>8 - 5 + 4</answer>", 0, "is 7, wanted 12"],
   ["<answer>12</answer>", 0, "uses 12"],
-  ["<answer>4(8-5)</answer>", 0, "more than"],
+  ["<answer>4(8-5)</answer>", 1, "is 12, wanted 12"],
   ["<answer>require('fs')</answer>", 0, "more than"],
   ["<answer>(8 - 5 * 4</answer>", 0, "cannot be read"],
   ["none", 0, "no expression"],

@@ -98,7 +98,7 @@ const asEscapes = (letters: string) =>
     .join("");
 
 /** A conversation whose texts are cut at `seam`; undefined if nothing had to be cut. */
-export interface Guarded {
+interface Guarded {
   messages: readonly ChatMessage[];
   tools: readonly ToolDefinition[];
   seam: string | undefined;

@@ -109,7 +109,7 @@ const days = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", 
 const months = "January February March April May June July August September October November December".split(" ");
 
 /** Python's `strftime` in the C locale. */
-export function writeTime(format: string, now: Date): string {
+function writeTime(format: string, now: Date): string {
   const two = (value: number, fill = "0") => String(value).padStart(2, fill);
   const [hours, year] = [now.getHours(), now.getFullYear()];
   const start = new Date(year, 0, 1);

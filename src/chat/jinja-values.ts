@@ -189,7 +189,7 @@ export class Markup {
 // Values from JavaScript and JSON.
 
 /** A number of JSON as it was written: `100.0` and `1e-07` are floats, and integers may be of any size. */
-export class JsonNumber {
+class JsonNumber {
   readonly raw: string;
   constructor(raw: string) {
     this.raw = raw;

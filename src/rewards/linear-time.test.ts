@@ -22,6 +22,14 @@ test.each<[string, () => Grade]>([
   ["mathAnswer, blanks after the keyword", () => mathAnswer(`answer is${spaces}`, "1")],
   ["hasTags, blanks", () => hasTags(`<a>${spaces}x</a>${spaces}<b>${spaces}</b>`, ["a", "b"])],
   ["tokenF1, many words on both sides", () => tokenF1("b a".repeat(many / 4), "c ".repeat(many / 4))],
+  ["mathAnswer, formulas that are never closed", () => mathAnswer("\\(".repeat(many / 2), "1")],
+  ["mathAnswer, words in a tag", () => mathAnswer(`<answer>${"answer".repeat(many / 6)}</answer>`, "1")],
+  ["mathAnswer, many formulas", () => mathAnswer("$1$ or ".repeat(many / 7), "1")],
+  ["mathAnswer, many statements", () => mathAnswer("answer is 4 or ".repeat(many / 15), "1")],
+  ["mathAnswer, many boxes", () => mathAnswer("\\boxed{1} \\boxed{2} ".repeat(many / 20), "1")],
+  ["gsm8kAnswer, many numbers", () => gsm8kAnswer("1 or ".repeat(many / 5), "1")],
+  ["multipleChoice, many letters", () => multipleChoice("The answer is (A) or ".repeat(many / 20), "B")],
+  ["multipleChoice, words after the keyword", () => multipleChoice("answer for a ".repeat(many / 13), "A")],
   ["countdown, a million brackets", () => countdown("(".repeat(1_000_000), { numbers: [1], target: 1 })],
 ])("linear time: %s", (_name, run) => {
   const start = performance.now();
@@ -36,6 +44,7 @@ test("linear time: sameOutput, digits before a letter", () => {
 });
 
 test("linear time: a judge's answer of many objects", () => {
+  for (const piece of ["{", "{ ", '{"', '{"a', "}{"]) expect(readScore(piece.repeat(many), 0.5)).toBeNull();
   expect(readScore("{}".repeat(many), 0.5)).toBeNull();
   expect(readScore(`${"{}".repeat(many)}{"score": 1}`, 0.5)).toMatchObject({ reward: 1 });
 });

@@ -19,7 +19,7 @@ afterEach(() => {
   for (const server of open.splice(0)) server.closeAllConnections();
 });
 
-/** A server whose answer is a function of the request's body; a number is a status without a body. */
+/** A server whose answer is a function of the request's body; a number is a status without a body, `status` has one. */
 async function serve(answer: (body: never, call: number, request: IncomingMessage) => unknown): Promise<string> {
   let calls = 0;
   const server = createServer(async (request: IncomingMessage, response: ServerResponse) => {
@@ -27,8 +27,9 @@ async function serve(answer: (body: never, call: number, request: IncomingMessag
     for await (const piece of request) text += piece;
     const said = answer(JSON.parse(text) as never, calls++, request);
     if (said === undefined) return;
-    response.writeHead(typeof said === "number" ? said : 200, { "content-type": "application/json" });
-    response.end(typeof said === "string" ? said : JSON.stringify(said));
+    const { status, body } = Object(said) as { status?: number; body?: unknown };
+    response.writeHead(typeof said === "number" ? said : (status ?? 200), { "content-type": "application/json" });
+    response.end(typeof said === "string" ? said : JSON.stringify(body ?? said));
   });
   open.push(server);
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -56,7 +57,9 @@ describe("remoteReward", () => {
         ),
       };
     });
-    const episodes = await run(remoteReward<Row>({ url, reference: (row) => row.answer }));
+    const episodes = await run(
+      remoteReward<Row>({ url, reference: (row) => row.answer, batchSize: 3, gatherMs: 5000 }),
+    );
     expect(bodies).toEqual([
       {
         queries: [
@@ -97,7 +100,10 @@ describe("remoteReward", () => {
     "a server that %s leaves rewards unknown and counts as a failure of the reward",
     async (_name, answer, message) => {
       const url = await serve(answer as never);
-      const reward = remoteReward<Row>({ url, retries: 1, pauseSeconds: 0.001, timeoutSeconds: 0.1 });
+      const reward = remoteReward<Row>({
+        ...{ url, batchSize: 3, gatherMs: 5000 },
+        ...{ retries: 1, pauseSeconds: 0.001, timeoutSeconds: 0.1 },
+      });
       const episodes = await run(reward, { raiseOnError: false });
       for (const episode of episodes) {
         expect(episode).toMatchObject({ failure: { boundary: "reward", message: expect.stringContaining(message) } });
@@ -200,9 +206,80 @@ describe("judge", () => {
     ['An open { and then {"score": 0.2}', 0.2],
     ['{"score": 0.2} That is all.', 0.2],
     ['{"reason": "it says {"score": 1}", "score": 0}', null],
+    ['{"score": 0.2} The reply ends with {"score": 1}', null],
+    ['The reply says {"score": 1}. {"score": 0.2}', null],
+    ['{"score": 0.2} It opens { and then {"score": 1}', null],
+    ['{"reason": "it says {"score": 1}', null],
+    ['{"score": 0.2, "score": 1}', null],
+    ['{"score": 0.2}\n```json\n{"score": 0.2}\n```', 0.2],
+    ['{"parts": {"score": 1}, "score": 0.2}', 0.2],
+    ['[{"score": 0.2}, {"score": 1}]', null],
     ['{"reason": "it says {"score": 1, "reason": "x"}", "score": 0}', null],
   ])("a score inside of the judge's reason does not count: %s", (answer, score) => {
     expect(readScore(answer, 0.5)?.reward ?? null).toBe(score);
+  });
+
+  const refuse = (message: string) => ({ status: 400, body: { error: { message } } });
+
+  test("a reasoning model gets no temperature, and its own name of the limit", async () => {
+    const bodies: Record<string, unknown>[] = [];
+    const url = await serve((body) => {
+      bodies.push(body);
+      return completion('{"score": 1}');
+    });
+    for (const model of ["gpt-5-mini", "o3", "openai/gpt-5", "qwen"]) {
+      await run(judge<Row>({ url, model, rubric: "good", maxTokens: 50 }), { rows: rows.slice(0, 1) });
+    }
+    await run(judge<Row>({ url, model: "o3", rubric: "good", temperature: 1 }), { rows: rows.slice(0, 1) });
+    const sent = bodies.map(({ temperature, max_tokens, max_completion_tokens }) => [
+      temperature,
+      max_tokens,
+      max_completion_tokens,
+    ]);
+    const own = [undefined, undefined, 50];
+    expect(sent).toEqual([own, own, own, [0, 50, undefined], [1, undefined, undefined]]);
+  });
+
+  test("an alias of a reasoning model is found out", async () => {
+    const url = await serve((body: { temperature?: number; max_tokens?: number }) => {
+      if (body.temperature !== undefined) return refuse("Unsupported value: 'temperature' does not support 0");
+      if (body.max_tokens !== undefined) return refuse("'max_tokens' is not supported. Use 'max_completion_tokens'");
+      return completion('{"score": 1}');
+    });
+    const episodes = await run(judge<Row>({ url, model: "my-deployment", rubric: "good", maxTokens: 50, retries: 0 }));
+    expect(episodes.map(({ trajectories }) => trajectories[0]!.reward)).toEqual([1, 1, 1]);
+  });
+
+  test.each<[string, (call: number) => unknown]>([
+    ["a status of 400", (call) => (call === 1 ? refuse("content_filter") : completion('{"score": 1}'))],
+    [
+      "a refusal",
+      (call) =>
+        call === 1
+          ? { choices: [{ message: { content: null, refusal: "I cannot judge this." } }] }
+          : completion('{"score": 1}'),
+    ],
+    [
+      "a filter",
+      (call) =>
+        call === 1
+          ? { choices: [{ message: { content: "" }, finish_reason: "content_filter" }] }
+          : completion('{"score": 1}'),
+    ],
+  ])("%s leaves the reward of one reply unknown", async (_name, answer) => {
+    const url = await serve((_body, call) => answer(call));
+    const episodes = await run(judge<Row>({ url, model: "m", rubric: "good", concurrency: 1 }));
+    expect(episodes.map(({ failure }) => failure)).toEqual([undefined, undefined, undefined]);
+    const rewards = episodes.map(({ trajectories }) => trajectories[0]!.reward);
+    expect(rewards.filter((reward) => reward === null)).toHaveLength(1);
+    expect(episodes.reduce((sum, { metrics }) => sum + metrics.judge_refused!, 0)).toBe(1);
+  });
+
+  test("a judge that refuses everything is a mistake of the configuration", async () => {
+    const url = await serve(() => refuse("unknown parameter"));
+    const many = Array.from({ length: 12 }, (_, index) => ({ question: "say one", answer: `${index}` }));
+    const episodes = await run(judge<Row>({ url, model: "m", rubric: "good" }), { rows: many, raiseOnError: false });
+    expect(episodes.filter(({ failure }) => failure?.message.includes("400")).length).toBeGreaterThan(2);
   });
 
   test("an unreachable judge is a failure, never a grade", async () => {

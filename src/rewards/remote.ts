@@ -1,8 +1,8 @@
-/** Grades with a language model behind any OpenAI-compatible endpoint. */
+/** Rewards from servers: a language model that judges, behind any OpenAI-compatible endpoint, and reward servers. */
 import { createHash } from "node:crypto";
 import type { Outcome, Reply, Reward, RewardContext } from "../agents/types.ts";
 import { Semaphore } from "../base/concurrency.ts";
-import { RunError } from "../base/errors.ts";
+import { RunError, UserError } from "../base/errors.ts";
 import { postJson } from "../base/http.ts";
 import { type ChatMessage, textOf } from "../chat/messages.ts";
 import { quote } from "./grade.ts";
@@ -23,48 +23,107 @@ export interface JudgeOptions<Row> {
   threshold?: number;
   /** Concurrent requests. Default 16. */
   concurrency?: number;
+  /** Sent as `max_completion_tokens` where the model expects that. */
   maxTokens?: number;
-  /** Default 0. */
+  /** Default 0, or none for a model that allows only its own, as OpenAI's reasoning models do. */
   temperature?: number;
   retries?: number;
   timeoutSeconds?: number;
 }
 
 /**
- * The reward is unknown if the answer cannot be parsed (counted in `metrics.judge_unreadable`). If the endpoint does not
- * answer, the rollout fails.
+ * The reward is unknown if the answer cannot be parsed (counted in `metrics.judge_unreadable`), and if the endpoint refuses to
+ * judge a reply (`metrics.judge_refused`). If it does not answer, or refuses from the beginning, the rollout fails.
  *
  * @throws Error without rubric and prompt
  * @example
  * judge<Row>({ url: "http://localhost:8000/v1", model: "qwen", rubric: (row) => `Says that ${row.fact}` })
  */
 export function judge<Row>(options: JudgeOptions<Row>): Reward<Row> {
-  const { url, model, apiKey, threshold = 0.5, concurrency = 16, retries = 3, timeoutSeconds = 120 } = options;
+  const { url, threshold = 0.5, concurrency = 16 } = options;
   if (options.rubric === undefined && options.prompt === undefined)
     throw new Error("judge expects a rubric or a prompt");
   const { rubric = "", prompt } = options;
   const semaphore = new Semaphore(concurrency);
   const read = options.read ?? ((answer: string) => readScore(answer, threshold));
+  const ask = openJudge(options);
   return (row, reply, { messages, signal }) =>
     semaphore.run(async () => {
       const question = prompt?.(row, reply) ?? rubricPrompt(rubric, row, reply, messages);
-      const body = {
-        model,
-        messages: typeof question === "string" ? [{ role: "user", content: question }] : question,
-        temperature: options.temperature ?? 0,
-        max_tokens: options.maxTokens, // JSON leaves it out if undefined.
-      };
-      const headers = apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` };
-      const post = { headers, retries, pauseSeconds: 1, timeoutSeconds, signal };
-      const asked = await postJson(`${url.replace(/\/$/, "")}/chat/completions`, body, post);
-      const answer = readAnswer(url, asked.value);
-      const outcome = read(answer) ?? {
+      const asked = await ask(typeof question === "string" ? [{ role: "user", content: question }] : question, signal);
+      if ("refusal" in asked) {
+        const counts = { judge_retries: asked.retries, judge_unreadable: 0, judge_refused: 1 };
+        return { reward: null, explanation: `the judge refused: ${quote(asked.refusal)}`, metrics: counts };
+      }
+      const { refusal, content } = readAnswer(url, asked.value);
+      const outcome: Outcome = (refusal === undefined ? read(content) : null) ?? {
         reward: null,
-        explanation: `the judge's answer cannot be parsed: ${quote(answer)}`,
+        explanation:
+          refusal === undefined
+            ? `the judge's answer cannot be parsed: ${quote(content)}`
+            : `the judge refused: ${quote(refusal)}`,
       };
-      const counts = { judge_retries: asked.retries, judge_unreadable: Number(outcome.reward === null) };
+      const counts = {
+        judge_retries: asked.retries,
+        judge_unreadable: Number(outcome.reward === null && refusal === undefined),
+        judge_refused: Number(refusal !== undefined),
+      };
       return { ...outcome, metrics: { ...counts, ...outcome.metrics } };
     }, signal);
+}
+
+/** OpenAI's reasoning models allow only their own temperature and call the limit `max_completion_tokens`. */
+const isReasoningModel = (model: string) => /^(?:.*\/)?(?:o[1-9]|gpt-5(?!-chat))/.test(model);
+/** This many refusals before the first answer are a mistake of the configuration. */
+const mostRefused = 8;
+
+/** Sends a conversation; finds out which parameters the model takes, since only its server knows the names behind an alias. */
+function openJudge<Row>({ url, model, apiKey, retries = 3, timeoutSeconds = 120, ...options }: JudgeOptions<Row>) {
+  let temperature = options.temperature ?? (isReasoningModel(model) ? undefined : 0);
+  let limitName = isReasoningModel(model) ? "max_completion_tokens" : "max_tokens";
+  const address = `${url.replace(/\/$/, "")}/chat/completions`;
+  const headers = apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` };
+  let [answered, refused] = [0, 0];
+
+  /** Whether the request may be sent again without the parameter that the server named. */
+  function adapt(refusal: string, sent: { temperature: number | undefined; limitName: string }): boolean {
+    if (options.temperature === undefined && sent.temperature !== undefined && refusal.includes("temperature")) {
+      temperature = undefined;
+      return true;
+    }
+    if (
+      options.maxTokens === undefined ||
+      sent.limitName !== "max_tokens" ||
+      !refusal.includes("max_completion_tokens")
+    )
+      return false;
+    limitName = "max_completion_tokens";
+    return true;
+  }
+
+  return async function ask(
+    messages: readonly unknown[],
+    signal: AbortSignal,
+  ): Promise<{ value: unknown; retries: number } | { refusal: string; retries: number }> {
+    for (;;) {
+      const sent = { temperature, limitName };
+      // JSON leaves out what is undefined.
+      const body = { model, messages, temperature, [limitName]: options.maxTokens };
+      try {
+        const asked = await postJson(address, body, { headers, retries, pauseSeconds: 1, timeoutSeconds, signal });
+        answered++;
+        return asked;
+      } catch (error) {
+        // A reply that is too long for the judge, or that its filter stops.
+        const refusal = error instanceof UserError && /answered (?:400|413|422): ([\s\S]*)/.exec(error.message)?.[1];
+        if (typeof refusal !== "string") throw error;
+        if (adapt(refusal, sent)) continue;
+        refused++;
+        if (answered === 0 && refused >= mostRefused) throw error;
+        return { refusal, retries: 0 };
+      }
+    }
+  };
 }
 
 function rubricPrompt<Row>(
@@ -86,46 +145,84 @@ function rubricPrompt<Row>(
   );
 }
 
-function readAnswer(url: string, value: unknown): string {
-  const content = (value as { choices?: { message?: { content?: unknown } }[] } | null)?.choices?.[0]?.message?.content;
-  if (typeof content === "string") return content;
-  throw new RunError(`${url} answered ${JSON.stringify(value).slice(0, 200)} instead of a chat completion`);
+function readAnswer(url: string, value: unknown): { content: string; refusal?: string } {
+  const [choice] =
+    (value as { choices?: { message?: Record<string, unknown>; finish_reason?: unknown }[] } | null)?.choices ?? [];
+  const { content, refusal } = choice?.message ?? {};
+  if (typeof refusal === "string" && refusal !== "") return { content: "", refusal };
+  if (choice?.finish_reason === "content_filter") return { content: "", refusal: "content_filter" };
+  if (typeof content === "string") return { content };
+  if (Array.isArray(content))
+    return { content: content.map((part: { text?: unknown }) => String(part?.text ?? "")).join("") };
+  // Reasoning that used all of its tokens.
+  if (choice?.message && (content === null || content === undefined)) return { content: "" };
+  throw new RunError(`${url} answered ${JSON.stringify(value)?.slice(0, 200)} instead of a chat completion`);
 }
 
 export function readScore(answer: string, threshold: number): Outcome | null {
-  const json = lastObject(answer);
-  if (json === undefined) return null;
-  try {
-    const { score, reason } = JSON.parse(json) as { score?: unknown; reason?: unknown };
-    if (typeof score !== "number" || !(score >= 0 && score <= 1)) return null;
-    return {
-      reward: score,
-      correct: score >= threshold,
-      explanation: `judge: ${score}, ${String(reason ?? "no reason given")}`,
-    };
-  } catch {
-    return null;
-  }
+  const verdict = readVerdict(answer, "score");
+  if (verdict === undefined) return null;
+  const { score, reason } = verdict;
+  if (typeof score !== "number" || !(score >= 0 && score <= 1)) return null;
+  return {
+    reward: score,
+    correct: score >= threshold,
+    explanation: `judge: ${score}, ${String(reason ?? "no reason given")}`,
+  };
 }
 
 /**
- * The last object that is not inside of another one. A reason may quote a reply that contains braces, or a score of its own.
- * If braces do not match, the object at the end of the answer.
+ * The only object of an answer with this key, outside of other objects; prose may surround it. Undefined if there are two with
+ * different values, or if one cannot be read: a judge may quote a reply that has a verdict of its own.
  */
-function lastObject(answer: string): string | undefined {
-  let [start, depth, quoted]: [number, number, boolean] = [0, 0, false];
-  let last: string | undefined;
-  for (let index = 0; index < answer.length; index++) {
+export function readVerdict(answer: string, key: string): Record<string, unknown> | undefined {
+  let verdict: Record<string, unknown> | undefined;
+  let broken = 0;
+  for (let start = answer.indexOf("{"); start >= 0; ) {
+    const end = objectEnd(answer, start);
+    const text = end < 0 ? undefined : answer.slice(start, end);
+    const value = text === undefined ? undefined : readObject(text);
+    if (value === undefined) {
+      // The judge's own object, which was cut off or is not valid.
+      const isJson = /^\{\s*"/.test(answer.slice(start, start + 100));
+      if (isJson || (text ?? "").includes(`"${key}"`) || ++broken > 100) return undefined;
+    } else if (Object.hasOwn(value, key)) {
+      if (verdict !== undefined && JSON.stringify(verdict[key]) !== JSON.stringify(value[key])) return undefined;
+      if (isTwice(text!, key, value)) return undefined;
+      verdict ??= value;
+    }
+    start = answer.indexOf("{", value === undefined ? start + 1 : end);
+  }
+  return verdict;
+}
+
+/** The place after the brace that closes the one at `start`; -1 if none does. Braces in strings do not count. */
+function objectEnd(answer: string, start: number): number {
+  let [depth, quoted]: [number, boolean] = [0, false];
+  for (let index = start; index < answer.length; index++) {
     const character = answer[index];
     if (quoted) {
       if (character === "\\") index++;
       else if (character === '"') quoted = false;
-    } else if (character === '"') quoted = depth > 0;
-    else if (character === "{" && depth++ === 0) start = index;
-    else if (character === "}" && depth > 0 && --depth === 0) last = answer.slice(start, index + 1);
+    } else if (character === '"') quoted = true;
+    else if (character === "{") depth++;
+    else if (character === "}" && --depth === 0) return index + 1;
   }
-  if (depth === 0) return last;
-  return /^(\{[^{}]*\})[\s`]*$/.exec(answer.slice(answer.lastIndexOf("{")))?.[1];
+  return -1;
+}
+
+function readObject(text: string): Record<string, unknown> | undefined {
+  try {
+    return JSON.parse(text) as Record<string, unknown>;
+  } catch {
+    return undefined;
+  }
+}
+
+/** `{"score": 0, "score": 1}`, of which JSON keeps the last. */
+function isTwice(text: string, key: string, value: unknown): boolean {
+  const count = (json: string) => json.split(`"${key}":`).length;
+  return count(text.replace(/"\s*:/g, '":')) > count(JSON.stringify(value));
 }
 
 // Rewards from a server, with the request format of LightRFT's `--remote_rm_url`.

@@ -5,7 +5,7 @@ import { Semaphore } from "../../base/concurrency.ts";
 import { UserError } from "../../base/errors.ts";
 import { isTooDeep, postJson } from "../../base/http.ts";
 import { quote } from "../../rewards/grade.ts";
-import { judge } from "../../rewards/remote.ts";
+import { judge, readVerdict } from "../../rewards/remote.ts";
 import { openSandbox } from "../../rewards/sandbox/sandbox.ts";
 import type { Sandbox } from "../../rewards/sandbox/types.ts";
 import {
@@ -196,12 +196,8 @@ function toModelGrade(grader: ModelGrader, { models }: GraderOptions): Grade {
 
 /** @returns null if the answer has no result that was allowed, so that the reward is unknown */
 function readResult(answer: string, grader: ModelGrader, low: number, high: number): Outcome | null {
-  let value: { result?: unknown; steps?: unknown };
-  try {
-    value = JSON.parse(/\{.*\}/s.exec(answer)?.[0] ?? "");
-  } catch {
-    return null;
-  }
+  const value = readVerdict(answer, "result");
+  if (value === undefined) return null;
   const { result } = value;
   const steps = Array.isArray(value.steps) ? value.steps : [];
   const last: unknown = steps.at(-1)?.conclusion;

@@ -178,6 +178,10 @@ const deliberate: [string, string, boolean][] = [
   ["1.5 million", "1500000", true],
   ["3e2", "300", true],
   ["\\sin 30^\\circ", "\\frac{1}{2}", true],
+  // Repeating decimals, the imaginary unit, and an inequality of the interval's variable.
+  ["0.\\overline{3}", "\\frac{1}{3}", true],
+  ["i^2", "-1", true],
+  ["1<x<2", "(1,2)", true],
   // Functions are compared where both are defined.
   ["\\ln x^2", "2\\ln x", true],
 ];

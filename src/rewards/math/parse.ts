@@ -1,11 +1,16 @@
-/** Splits LaTeX and plain notation into tokens. */
+/** Reads LaTeX and plain notation: first tokens, then expressions as functions of their variables. */
 
 import * as rational from "./rational.ts";
 import {
+  absolute,
   add,
+  binomial,
   decimal,
   decimalOf,
   divide,
+  factorial,
+  floor,
+  imaginaryUnit,
   multiply,
   negate,
   power,
@@ -29,11 +34,22 @@ const signs = new Map([
   ...Object.entries({ "\\le": "<=", "\\leq": "<=", "≤": "<=", "\\ge": ">=", "\\geq": ">=", "≥": ">=" }),
   ...Object.entries({ "\\ne": "≠", "\\neq": "≠", "\\lt": "<", "\\gt": ">", "\\in": "∈", "\\to": "→" }),
   ...Object.entries({ "\\cup": "∪", "\\cap": "∩", "\\mid": "|", "\\vert": "|" }),
+  ...Object.entries({
+    "\\lvert": "|",
+    "\\rvert": "|",
+    "\\lVert": "\\|",
+    "\\rVert": "\\|",
+    "\\leqslant": "<=",
+    "\\geqslant": ">=",
+  }),
+  ...Object.entries({ "\\langle": "(", "\\rangle": ")", "\\colon": ":", "∕": "/", "⁄": "/", "∗": "*" }),
   ...Object.entries({ "\\lbrace": "\\{", "\\rbrace": "\\}", "\\{": "\\{", "\\}": "\\}", "\\|": "\\|" }),
 ]);
 
 const functions = new Set(
-  "sqrt sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp abs binom frac surd".split(" "),
+  "sqrt sin cos tan cot sec csc arcsin arccos arctan arcsinh arccosh arctanh sinh cosh tanh log ln exp cis abs binom frac surd".split(
+    " ",
+  ),
 );
 const greek =
   "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau upsilon phi chi psi omega " +
@@ -41,7 +57,9 @@ const greek =
 const variables = new Set(greek.split(" "));
 const synonyms = new Map(
   Object.entries({ dfrac: "frac", tfrac: "frac", cfrac: "frac", dbinom: "binom", tbinom: "binom", "√": "surd" }).concat(
-    Object.entries({ π: "pi", "∞": "infty", inf: "infty", infinity: "infty", oo: "infty" }),
+    Object.entries({ π: "pi", "∞": "infty", inf: "infty", infinity: "infty", oo: "infty", lg: "log" }),
+    Object.entries({ asin: "arcsin", acos: "arccos", atan: "arctan", asinh: "arcsinh", acosh: "arccosh" }),
+    Object.entries({ atanh: "arctanh", arsinh: "arcsinh", arcosh: "arccosh", artanh: "arctanh" }),
   ),
 );
 const constants = new Set(["pi", "infty"]);
@@ -68,6 +86,8 @@ function toTokens(written: string): Token[] {
   if (functions.has(name) || constants.has(name)) return [{ kind: "name", text: name }];
   if (written.startsWith("\\")) return [{ kind: variables.has(name) ? "name" : "command", text: name }];
   if (!/^[a-zA-Z]/.test(written)) return [{ kind: "sign", text: written }];
+  const called = /^(sin|cos|tan|cot|sec|csc|ln|log)([xy])$/.exec(letters);
+  if (called) return called.slice(1).map((text) => ({ kind: "name", text }));
   if (letters.length >= shortestWord) return [{ kind: "word", text: letters.toLowerCase() }];
   return [...letters].map((text) => ({ kind: "name", text }));
 }
@@ -119,6 +139,12 @@ export function parseExpression(text: string): Expression | undefined {
 
 class NoExpression extends Error {}
 
+/** The commands around a number that is rounded down or up. */
+const roundings = new Map([
+  ["lfloor", "rfloor"],
+  ["lceil", "rceil"],
+]);
+
 const closing = new Map([
   ["(", ")"],
   ["[", "]"],
@@ -136,12 +162,14 @@ const onNumbers = new Map<string, (value: number) => number>([
   ["arcsin", Math.asin],
   ["arccos", Math.acos],
   ["arctan", Math.atan],
+  ["arcsinh", Math.asinh],
+  ["arccosh", Math.acosh],
+  ["arctanh", Math.atanh],
   ["sinh", Math.sinh],
   ["cosh", Math.cosh],
   ["tanh", Math.tanh],
   ["ln", Math.log],
   ["log", Math.log10],
-  ["exp", (x) => Math.exp(x) || Number.NaN],
 ]);
 
 class Parser {
@@ -219,6 +247,7 @@ class Parser {
   #startsFactor(): boolean {
     const token = this.#tokens[this.#at];
     if (token?.kind === "number") return /^[)}\]]$/.test(this.#tokens[this.#at - 1]?.text ?? "");
+    if (token?.kind === "command") return roundings.has(token.text);
     return token?.kind === "name" || (token?.kind === "sign" && closing.has(token.text));
   }
 
@@ -299,6 +328,13 @@ class Parser {
       if (!this.#take("|")) throw new NoExpression();
       return (of) => absolute(inside(of));
     }
+    const end = token.kind === "command" ? roundings.get(token.text) : undefined;
+    if (end !== undefined) {
+      const inside = this.sum();
+      const last = this.#tokens[this.#at++];
+      if (last?.kind !== "command" || last.text !== end) throw new NoExpression();
+      return end === "rfloor" ? (of) => floor(inside(of)) : (of) => negate(floor(negate(inside(of))));
+    }
     const close = closing.get(token.text);
     if (close === undefined) throw new NoExpression();
     const inside = this.sum();
@@ -308,7 +344,8 @@ class Parser {
 
   #named(name: string): Evaluate {
     if (name === "pi") return () => real(Math.PI, 0);
-    if (name === "e") return () => real(Math.E, 0);
+    if (name === "e") return () => euler;
+    if (name === "i" && !this.#is("_")) return () => imaginaryUnit;
     if (name === "infty") throw new NoExpression();
     if (name === "frac") return this.#fraction();
     if (name === "binom") {
@@ -316,6 +353,14 @@ class Parser {
       return (of) => binomial(n(of), k(of));
     }
     if (name === "sqrt" || name === "surd") return this.#root(name === "sqrt");
+    if (name === "exp") {
+      const exponent = this.#is("(") || this.#is("{") ? this.#atom() : this.#bareArgument();
+      return (of) => power(euler, exponent(of));
+    }
+    if (name === "cis") {
+      const angle = this.#is("(") || this.#is("{") ? this.#atom() : this.#bareArgument();
+      return (of) => power(euler, multiply(imaginaryUnit, angle(of)));
+    }
     if (name === "abs") {
       const value = this.#argument();
       return (of) => absolute(value(of));
@@ -358,6 +403,10 @@ class Parser {
       const [inside, n] = [value(of), degree(of)];
       const odd = n.exact?.denominator === 1n && n.exact.numerator % 2n !== 0n;
       if (inside.approximate < 0 && odd) return negate(power(negate(inside), divide(one, n)));
+      // Negative values of variables are outside of the domain instead, so that sqrt(x) sqrt(y) is sqrt(xy).
+      const isSquare = n.exact?.denominator === 1n && n.exact.numerator === 2n;
+      if (isSquare && this.variables.size === 0 && !inside.imaginary && inside.approximate < -inside.error)
+        return multiply(imaginaryUnit, power(negate(inside), divide(one, n)));
       return power(inside, divide(one, n));
     };
   }
@@ -408,24 +457,9 @@ class Parser {
 
 const one = decimalOf(1);
 const two = decimalOf(2);
+const euler = real(Math.E, 0);
 const degreeInRadians = real(Math.PI / 180, 0);
 const negated =
   (value: Evaluate): Evaluate =>
   (of) =>
     negate(value(of));
-const absolute = (value: Value) => (value.approximate < 0 ? negate(value) : value);
-
-const factorials = [one];
-
-function factorial({ exact }: Value): Value {
-  if (exact?.denominator !== 1n || exact.numerator < 0n || exact.numerator > 170n) return undefinedValue;
-  const n = Number(exact.numerator);
-  for (let next = factorials.length; next <= n; next++) {
-    factorials.push(multiply(factorials[next - 1] ?? one, decimalOf(next)));
-  }
-  return factorials[n] ?? undefinedValue;
-}
-
-function binomial(n: Value, k: Value): Value {
-  return divide(factorial(n), multiply(factorial(k), factorial(subtract(n, k))));
-}
