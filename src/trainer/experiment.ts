@@ -114,10 +114,8 @@ export interface Launch {
   onBegin?: (folder: string) => void;
   /** Print the plan and stop before anything starts. */
   dryRun?: boolean;
-  /** Called with the configuration and what is known of the script, instead of running. */
-  inspect?: (composed: ComposedConfig, script: ScriptFacts) => void;
-  /** Called with the experiment and its configuration, instead of training. Returns the exit code. */
-  perform?: (experiment: Experiment<unknown>, composed: ComposedConfig) => Promise<number>;
+  /** What a command does with the experiment and its configuration instead of training. Returns the exit code. */
+  perform?: (experiment: Experiment<unknown>, composed: ComposedConfig) => number | Promise<number>;
 }
 
 export interface TrainOptions extends Launch {

@@ -36,7 +36,7 @@ export async function trainStages(
   if (resume !== undefined) {
     throw new UserError("a chain of stages continues by itself", { hint: "run the script again without --resume" });
   }
-  const runs = given.dryRun !== true && given.inspect === undefined;
+  const runs = given.dryRun !== true && given.perform === undefined;
   const summaries: RunSummary[] = [];
   let from = given.from;
   for (const [index, { name, experiment }] of stages.entries()) {

@@ -193,10 +193,6 @@ async function startingFrom({ from, ...options }: TrainOptions): Promise<TrainOp
 
 async function runExperiment(experiment: Experiment<unknown>, options: TrainOptions): Promise<RunSummary> {
   const nothing: RunSummary = { exitCode: 0, folder: null, step: 0, history: [], validation: {} };
-  if (options.inspect) {
-    options.inspect(compose(experiment, options), scriptFacts(experiment));
-    return nothing;
-  }
   if (options.perform) return { ...nothing, exitCode: await options.perform(experiment, compose(experiment, options)) };
   if (typeof options.evaluate === "object") {
     const { folder, validation } = await evaluate(options.evaluate, (candidate) =>

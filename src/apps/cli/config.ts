@@ -3,9 +3,8 @@ import { existsSync, statSync } from "node:fs";
 import type { Command } from "commander";
 import { UserError } from "../../base/errors.ts";
 import { type ConfigSources, composeConfig } from "../../config/compose.ts";
-import type { Launch } from "../../trainer/experiment.ts";
 import { savedConfigFile } from "../../trainer/resume.ts";
-import { configFiles, type Form, format, printConfig, printJson, strict } from "./options.ts";
+import { configFiles, type Form, format, printConfig, printing, printJson, strict } from "./options.ts";
 import { isScript, runScript } from "./script.ts";
 
 interface ConfigFlags {
@@ -101,8 +100,7 @@ async function configCommand(words: string[], { config: files = [], format, expl
   if (scripts.length > 1) throw new UserError(`hone config takes one script, not ${scripts.join(" and ")}`);
   const [script] = scripts;
   if (script === undefined) return printConfig(composeConfig({ files, overrides }), format, asked);
-  const inspect: Launch["inspect"] = (composed, facts) => printConfig(composed, format, asked, facts);
-  await runScript(script, { files, overrides, inspect });
+  await runScript(script, { files, overrides, perform: printing(format, asked) });
 }
 
 /** `hone config lightrft`: prints LightRFT's flags as a configuration file. */

@@ -13,8 +13,9 @@ afterEach(() => void takeLaunch());
 async function evaluate(...args: string[]): Promise<Config> {
   let found: Config | undefined;
   setLaunch({
-    inspect: ({ config }) => {
+    perform: (_experiment, { config }) => {
       found = config;
+      return 0;
     },
   });
   const command = new Command();

@@ -19,7 +19,7 @@ import type { TraceFilter } from "../../gateway/traces/otlp.ts";
 import { visionOf } from "../../rollout/session.ts";
 import { checkSettings, type ExplainedKey, explainConfig } from "../../rules/check.ts";
 import { type Choice, type Chosen, selections } from "../../supervised/select.ts";
-import type { Launch } from "../../trainer/experiment.ts";
+import { type Launch, scriptFacts } from "../../trainer/experiment.ts";
 import type { OpenCheckpoint } from "../../trainer/resume.ts";
 import { showStatus, spawnWithParent, wrapped } from "./report-error.ts";
 
@@ -190,6 +190,14 @@ export function printConfig(
   else process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true }).trimEnd()}\n`);
 }
 
+/** Prints the configuration of a script instead of running it. */
+export const printing =
+  (format: Form, explained?: string | true): NonNullable<Launch["perform"]> =>
+  (experiment, composed) => {
+    printConfig(composed, format, explained, scriptFacts(experiment));
+    return 0;
+  };
+
 export function printJson(value: unknown): void {
   process.stdout.write(`${JSON.stringify(value, null, 2)}\n`);
 }
@@ -233,7 +241,7 @@ export function trainingOptions(command: Command, learnsFrom: "script" | "file")
 export function launchOf(overrides: readonly string[], flags: TrainingFlags): Launch {
   const { config: files = [], explain, view, ...named } = flags;
   const launch: Launch = { overrides, files, dryRun: false, ...named };
-  if (explain !== undefined) launch.inspect = (composed, facts) => printConfig(composed, "yaml", explain, facts);
+  if (explain !== undefined) launch.perform = printing("yaml", explain);
   if (view) launch.onBegin = viewBeside;
   return launch;
 }

@@ -214,14 +214,15 @@ async function trainCommand(script: string, own: string[], flags: TrainFlags): P
   }
   const search = searchOf(script, { configPath, configName, configDir });
   const launch = { script, search, ...launchOf(overrides, training) };
-  if (cfg !== undefined) launch.inspect ??= (composed) => printJob(composed, resolved);
+  if (cfg !== undefined) launch.perform ??= (_experiment, composed) => printJob(composed, resolved);
   await runScript(script, launch);
 }
 
 /** `--cfg job`: the configuration with its references, or with their values. */
-function printJob(composed: ComposedConfig, resolved: boolean): void {
+function printJob(composed: ComposedConfig, resolved: boolean): number {
   printWarnings(composed.warnings);
   process.stdout.write(toYaml(resolved ? composed.stored : composed.unresolved, new Map(), { unresolved: true }));
+  return 0;
 }
 
 /** As in Hydra, a relative --config-path starts at the script and a relative --config-dir at the working folder. */
