@@ -3,9 +3,9 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { messageOf, UserError } from "../base/errors.ts";
-import { type CompiledJinja, compileJinja } from "./jinja.ts";
-import { fromJson } from "./jinja-texts.ts";
-import { Dict } from "./jinja-values.ts";
+import { type CompiledJinja, compileJinja } from "./jinja/jinja.ts";
+import { fromJson } from "./jinja/texts.ts";
+import { Dict } from "./jinja/values.ts";
 import {
   type ChatMessage,
   type Content,

@@ -6,8 +6,8 @@
  */
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { compileJinja } from "../../../src/chat/jinja.ts";
-import { Dict } from "../../../src/chat/jinja-values.ts";
+import { compileJinja } from "../../../src/chat/jinja/jinja.ts";
+import { Dict } from "../../../src/chat/jinja/values.ts";
 import { checkTemplate } from "../../../src/chat/renderers.ts";
 import { either, type ReplyFormat } from "../../../src/chat/reply-format.ts";
 import { question, recordedChat } from "../../../src/chat/reply-formats.fixture.ts";

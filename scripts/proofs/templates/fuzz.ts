@@ -1,8 +1,8 @@
 /** Compares Hone with the random templates of fuzz.py: `npx tsx scripts/proofs/templates/fuzz.ts fuzz.json [shown]` */
 import { readFileSync } from "node:fs";
-import { compileJinja } from "../../../src/chat/jinja.ts";
-import { fromJson } from "../../../src/chat/jinja-texts.ts";
-import type { Dict } from "../../../src/chat/jinja-values.ts";
+import { compileJinja } from "../../../src/chat/jinja/jinja.ts";
+import { fromJson } from "../../../src/chat/jinja/texts.ts";
+import type { Dict } from "../../../src/chat/jinja/values.ts";
 
 interface Case {
   template: string;

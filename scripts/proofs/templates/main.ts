@@ -4,9 +4,9 @@
  */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { compileJinja } from "../../../src/chat/jinja.ts";
-import { fromJson } from "../../../src/chat/jinja-texts.ts";
-import type { Dict } from "../../../src/chat/jinja-values.ts";
+import { compileJinja } from "../../../src/chat/jinja/jinja.ts";
+import { fromJson } from "../../../src/chat/jinja/texts.ts";
+import type { Dict } from "../../../src/chat/jinja/values.ts";
 
 const [folder = "", recorded = ""] = process.argv.slice(2);
 const file = new URL("./conversations.json", import.meta.url);

@@ -1,6 +1,6 @@
 /** Divides a chat template into text and the tokens of its tags, with `trim_blocks` and `lstrip_blocks`. Takes linear time. */
 
-import { isPythonSpace, stripPython } from "./jinja-values.ts";
+import { isPythonSpace, stripPython } from "./values.ts";
 
 export interface Token {
   type:

@@ -1,6 +1,6 @@
 /** Parses chat templates, which are Jinja as jinja2 reads it in transformers. */
 
-import { type Token, tokenize } from "./jinja-lexer.ts";
+import { type Token, tokenize } from "./lexer.ts";
 
 // Nodes.
 

@@ -3,9 +3,9 @@
  * docs/decisions/templates.md says why Hone has its own interpreter.
  */
 
-import { applyFilter, applyTest, filters, tests } from "./jinja-filters.ts";
-import { checkAttribute, globalsAt } from "./jinja-functions.ts";
-import { arithmetic, member, signed, slice } from "./jinja-members.ts";
+import { applyFilter, applyTest, filters, tests } from "./filters.ts";
+import { checkAttribute, globalsAt } from "./functions.ts";
+import { arithmetic, member, signed, slice } from "./members.ts";
 import {
   type Arguments,
   type Expression,
@@ -13,7 +13,7 @@ import {
   type Signature,
   type Statement,
   type Target,
-} from "./jinja-parser.ts";
+} from "./parser.ts";
 import {
   type CallArguments,
   Callable,
@@ -39,7 +39,7 @@ import {
   type Value,
   withWork,
   write,
-} from "./jinja-values.ts";
+} from "./values.ts";
 
 export interface CompiledJinja {
   /**

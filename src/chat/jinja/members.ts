@@ -1,6 +1,6 @@
 /** Attributes, items, methods and arithmetic of Python's values. Methods that change a value are refused, as in transformers. */
 
-import { formatText, percent, textMethods, whole } from "./jinja-texts.ts";
+import { formatText, percent, textMethods, whole } from "./texts.ts";
 import {
   asInteger,
   type CallArguments,
@@ -26,7 +26,7 @@ import {
   type Value,
   View,
   write,
-} from "./jinja-values.ts";
+} from "./values.ts";
 
 // Calls.
 

@@ -1,6 +1,6 @@
 /** The functions that every chat template can call. */
 
-import { bind, fromKeys, pairOf } from "./jinja-members.ts";
+import { bind, fromKeys, pairOf } from "./members.ts";
 import {
   asInteger,
   type CallArguments,
@@ -17,7 +17,7 @@ import {
   typeName,
   type Value,
   write,
-} from "./jinja-values.ts";
+} from "./values.ts";
 
 // Functions.
 

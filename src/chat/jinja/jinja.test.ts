@@ -1,11 +1,11 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { compileJinja } from "./jinja.ts";
-import { fromJson } from "./jinja-texts.ts";
-import type { Dict } from "./jinja-values.ts";
+import { fromJson } from "./texts.ts";
+import type { Dict } from "./values.ts";
 
 /** Recorded with transformers by scripts/proofs/templates/fuzz.py. */
-const written = readFileSync(new URL("./fixtures/jinja.json", import.meta.url), "utf8");
+const written = readFileSync(new URL("../fixtures/jinja.json", import.meta.url), "utf8");
 const { cases } = JSON.parse(written) as { cases: { template: string; text?: string; error?: string }[] };
 const variables = (fromJson(written) as Dict).get("variables") as Dict;
 

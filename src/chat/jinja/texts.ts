@@ -23,7 +23,7 @@ import {
   type Value,
   write,
   writeFloat,
-} from "./jinja-values.ts";
+} from "./values.ts";
 
 // Parts of a text.
 

@@ -12,7 +12,7 @@ import {
   slice,
   textOf,
   undefinedMember,
-} from "./jinja-members.ts";
+} from "./members.ts";
 import {
   capitalize,
   centered,
@@ -27,7 +27,7 @@ import {
   stripText,
   toJson,
   whole,
-} from "./jinja-texts.ts";
+} from "./texts.ts";
 import {
   asInteger,
   type CallArguments,
@@ -57,7 +57,7 @@ import {
   type Value,
   View,
   write,
-} from "./jinja-values.ts";
+} from "./values.ts";
 
 // Filters.
 
