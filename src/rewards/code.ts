@@ -3,6 +3,7 @@
 import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { UserError } from "../base/errors.ts";
+import { memberText, writtenJson } from "../base/json.ts";
 import { canonical } from "../base/text.ts";
 import { isObject } from "../base/values.ts";
 import { type Grade, grade, quote } from "./grade.ts";
@@ -386,15 +387,18 @@ async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): 
   }
   // The program may also print: its answer follows the mark. It may forge the answer, but does not know the expected one.
   const mark = randomUUID();
-  const result = await run(`${code}\n${language.call(test.call, mark)}`, JSON.stringify(test.arguments));
+  // Integers that a double cannot hold stay as the row has them.
+  const row = writtenJson(test) ?? "{}";
+  const given = memberText(row, "arguments") ?? JSON.stringify(test.arguments);
+  const expected = memberText(row, "returns") ?? JSON.stringify(test.returns);
+  const result = await run(`${code}\n${language.call(test.call, mark)}`, given);
   const wrong = unlessEnded(result);
   if (wrong !== undefined) return wrong;
   const returned = result.stdout.split(mark)[1]?.split("\n")[0];
   if (returned === undefined) return `${test.call} did not return`;
-  const expected = JSON.stringify(test.returns);
   return sameJson(returned, expected, options.tolerance)
     ? undefined
-    : `${test.call}(${quote(JSON.stringify(test.arguments).slice(1, -1))}) returned ${quote(returned)}, expected ${quote(expected)}`;
+    : `${test.call}(${quote(given.trim().slice(1, -1))}) returned ${quote(returned)}, expected ${quote(expected)}`;
 }
 
 /** A test that gives no program the reward that it deserves: an unknown reward, since a reply is not at fault. */
