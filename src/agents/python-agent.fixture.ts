@@ -29,7 +29,10 @@ print(json.dumps({"reward": reward, "metrics": {"turns": len(calls)}}))
 
 export default defineExperiment<{ index: number }>({
   train: generated("toy", 8, (index) => ({ index })),
-  workflow: commandAgent({ command: [process.env.HONE_PYTHON ?? "python3", "-c", source] }),
+  workflow: commandAgent({
+    command: [process.env.HONE_PYTHON ?? "python3", "-c", source],
+    env: { HONE_RECORDS: process.env.HONE_RECORDS ?? "" },
+  }),
   config: {
     rllm: { rollout: { n: 2 }, trainer: { total_batches: 2, save_freq: 0, test_freq: 0, val_before_train: false } },
     model: { lora_rank: 4 },
