@@ -135,5 +135,3 @@ export function gradeOrZero(check: () => Grade, what: string): Grade {
     return grade(false, `${what} failed on this reply: ${error instanceof Error ? error.message : error}`);
   }
 }
-
-// Finds numbers in free text: signs, thousands commas, decimals. Exact, since digits are compared as text.

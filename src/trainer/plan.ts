@@ -80,7 +80,7 @@ export interface Plan {
 
 /** @throws UserError if a dataset is too small */
 export function planOf({ source, train, validation }: Experiment<unknown>, config: Config): Plan {
-  const { val_only, val_before_train, test_freq, save_freq, freq_unit, total_epochs } = config.rllm.trainer;
+  const { val_only, val_before_train, test_freq, save_freq, freq_unit, total_batches } = config.rllm.trainer;
   const perEpoch = val_only
     ? 0
     : source
@@ -90,8 +90,7 @@ export function planOf({ source, train, validation }: Experiment<unknown>, confi
   const unit = freq_unit === "epochs" ? perEpoch : 1;
   return {
     totalSteps: total,
-    totalDraws:
-      config.rllm.async_training.enable || total !== perEpoch * total_epochs ? Number.POSITIVE_INFINITY : total,
+    totalDraws: config.rllm.async_training.enable || (total_batches ?? 0) > 0 ? Number.POSITIVE_INFINITY : total,
     stepsPerEpoch: perEpoch,
     validatesFirst: val_before_train || val_only,
     validateEvery: test_freq * unit,
